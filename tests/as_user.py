@@ -89,6 +89,11 @@ def fattn_probe(*words, code=0, **options):
     return done
 
 
+def answer(*words, **options):
+    """What a command prints as JSON."""
+    return json.loads(fattn_probe(*words, "--json", **options).stdout)
+
+
 def killed(words, seconds):
     """Kill a command after some seconds, with all that it started; it may have ended."""
     command, nowhere = [sys.executable, "-m", "fattn_probe", *map(str, words)], subprocess.DEVNULL

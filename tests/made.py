@@ -9,7 +9,9 @@ from rich.console import Console
 
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import Scenario, expand, load, loads
+from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.record import parse_launches
+from fattn_probe.machine.run.capture import Capture
 
 ROOT = Path(__file__).resolve().parents[1]
 SCENARIOS = ROOT / "scenarios"
@@ -45,6 +47,13 @@ def shipped(name):
     """The only case of a shipped scenario."""
     (case,) = expand(load(SCENARIOS / f"{name}.yaml"))
     return case
+
+
+def captured(session, case, on=H200, inputs=None):
+    """The capture of a case's run on a target; its inputs are the case's own."""
+    found = session.capture(case, make_inputs(case) if inputs is None else inputs, on)
+    assert isinstance(found, Capture), found
+    return found
 
 
 def launch_of(kernel, grid=(1, 1, 1), block=(32, 4, 1), **more):

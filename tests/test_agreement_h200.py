@@ -9,15 +9,13 @@ import pytest
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.cases import cases_of, resolve
 from fattn_probe.cases.scenario.from_ops import from_ops
-from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.record import in_words
 from fattn_probe.llama.source import ggml_types, kernel_parameters
-from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.prepare import dry_runs, prepare
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.measure.metrics import digest_of
 from maintain.agreement import agreement, exported, hashes_of, read_hashes, read_recording
-from tests.made import H200, ROOT, SCENARIOS
+from tests.made import H200, ROOT, SCENARIOS, captured
 
 RECORDING = Path(__file__).parent / "data/h200"
 FAULTS = [SCENARIOS / f"known-faults/{name}.yaml" for name in ("masked-rows", "q8-race")]
@@ -78,8 +76,7 @@ def kernels(session, selected_cases):
 def test_simulated_h200_is_the_h200(case, session, recorded):
     there = recorded[case.name]
     assert there.digest == case.digest, "the scenario has changed: record it again (scripts/agreement)"
-    here = session.capture(case, make_inputs(case), H200)
-    assert isinstance(here, Capture), here
+    here = captured(session, case)
     found = agreement(there, here.dst, here.launches)
     assert here.launches == there.launches
     assert list(map(share_of_an_sm, here.launches)) == list(map(share_of_an_sm, there.launches))
@@ -97,8 +94,7 @@ def test_simulated_h200_is_the_h200(case, session, recorded):
     ],
 )
 def test_cases_of_upstreams_list_have_the_h200_s_bits(case, session):
-    here = session.capture(case, make_inputs(case), H200)
-    assert isinstance(here, Capture), here
+    here = captured(session, case)
     assert hashes_of(case.digest, in_words(here.launches), digest_of(here.dst)) == UPSTREAM[case.name]
 
 
@@ -133,8 +129,13 @@ def cases(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_every_random_scenario_is_the_recorded_one(cases):
+def test_every_random_scenario_is_the_recorded_one_and_has_the_launches_of_a_real_gpu(cases, tree):
     assert {name: case.digest for name, case in cases.items()} == {name: there.digest for name, there in HOPPER.items()}
+    # By the host code alone, so that no kernel is compiled.
+    of_op = {case.op.digest: case for case in cases.values()}
+    planned = dry_runs(Session(RunOptions(tree)), of_op, H200, words_of_launches)
+    here = {name: hashes_of("", planned[case.op.digest][0], "").launches for name, case in cases.items()}
+    assert here == {name: there.launches for name, there in HOPPER.items()}
 
 
 def words_of_launches(tree):
@@ -142,20 +143,10 @@ def words_of_launches(tree):
     return lambda done: (in_words(done.result.launches),)
 
 
-@pytest.mark.slow
-def test_every_random_scenario_has_the_launches_of_a_real_gpu(cases, tree):
-    """By the host code alone, so that no kernel is compiled."""
-    of_op = {case.op.digest: case for case in cases.values()}
-    planned = dry_runs(Session(RunOptions(tree)), of_op, H200, words_of_launches)
-    here = {name: hashes_of("", planned[case.op.digest][0], "").launches for name, case in cases.items()}
-    assert here == {name: there.launches for name, there in HOPPER.items()}
-
-
 @pytest.mark.night  # a kernel is compiled for each
 @pytest.mark.parametrize("name", SOME)
 def test_some_random_scenarios_have_the_bits_of_a_real_gpu(name, cases, session):
     case = cases[name]
     prepare(session, [(case, [H200])])
-    here = session.capture(case, make_inputs(case), H200)
-    assert isinstance(here, Capture), here
+    here = captured(session, case)
     assert hashes_of(case.digest, in_words(here.launches), digest_of(here.dst)) == HOPPER[name]

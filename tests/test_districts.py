@@ -9,7 +9,6 @@ import ast
 import importlib.machinery
 import importlib.util
 import re
-from pathlib import Path
 
 import pytest
 
@@ -49,22 +48,12 @@ def modules():
     return [path for path in PACKAGE.rglob("*.py") if "native" not in path.parts]
 
 
-def test_every_district_and_room_is_listed_once():
+def test_every_district_and_room_is_listed_once_and_what_is_imported_stands_earlier():
     there = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in modules()}
     assert set(DISTRICTS) == there - DOORS
     for district in DISTRICTS[:-1]:
         inside = {path.name.removesuffix(".py") for path in (PACKAGE / district).iterdir()}
         assert sorted(ROOMS[district]) == sorted(inside - {"__init__", "__pycache__"}), district
-
-
-def order(place):
-    """Where a module stands: its district, and its room in it. A command may import any other module of `cli`."""
-    district, room = (*place, "")[:2]
-    rooms = ROOMS[district] if district != DISTRICTS[-1] else []
-    return DISTRICTS.index(district), rooms.index(room) if room in rooms else 0
-
-
-def test_what_is_imported_stands_earlier():
     wrong = [
         f"{path.relative_to(PACKAGE)} imports {'.'.join(place)}"
         for path in modules()
@@ -73,6 +62,13 @@ def test_what_is_imported_stands_earlier():
         if place[0] in DISTRICTS and order(place) > order(own)
     ]
     assert wrong == []
+
+
+def order(place):
+    """Where a module stands: its district, and its room in it. A command may import any other module of `cli`."""
+    district, room = (*place, "")[:2]
+    rooms = ROOMS[district] if district != DISTRICTS[-1] else []
+    return DISTRICTS.index(district), rooms.index(room) if room in rooms else 0
 
 
 USERS = {
@@ -97,12 +93,9 @@ def test_one_module_does_it(pattern):
     assert {str(path.relative_to(ROOT)) for path in users} == USERS[pattern]
 
 
-SCRIPT = Path(__file__).parent.parent / "scripts/budget"
-
-
 @pytest.fixture(scope="module")
 def budget():
-    loader = importlib.machinery.SourceFileLoader("budget", str(SCRIPT))
+    loader = importlib.machinery.SourceFileLoader("budget", f"{ROOT}/scripts/budget")
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("budget", loader))
     loader.exec_module(module)
     return module

@@ -16,8 +16,8 @@ from fattn_probe.cli import app
 from fattn_probe.cli.flags import scenario_path, suite_path
 from fattn_probe.llama.source import patches
 from tests.as_user import completed
+from tests.made import ROOT
 
-ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 QUOTED = re.compile(r"```\w*\n(.*?)```|(?<!`)`(fattn-probe [^`]+)`", re.DOTALL)

@@ -6,15 +6,13 @@ tests have an H200, and those of tests/native the instructions of every generati
 
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, load, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
-from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.measure.metrics import measure
 from fattn_probe.verdict.truth.reference.adapter import reference_of
-from tests.made import SCENARIOS
+from tests.made import SCENARIOS, captured, target
 
 SCENARIO = SCENARIOS / "gqa.yaml"
 (GQA,) = expand(load(SCENARIO))
@@ -26,8 +24,7 @@ SLOW, NIGHT = pytest.mark.slow, pytest.mark.night
 
 def kernel_and_error(source, device, case=GQA):
     inputs = make_inputs(case)
-    capture = Session(RunOptions(resolve(source))).capture(case, inputs, parse_target(f"sim:{device}", load_devices()))
-    assert isinstance(capture, Capture), capture
+    capture = captured(Session(RunOptions(resolve(source))), case, target(f"sim:{device}"), inputs)
     kernel = next(
         launch for launch in capture.launches if launch.kernel.startswith(("flash_attn_ext", "flash_attn_tile"))
     )

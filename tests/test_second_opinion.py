@@ -10,11 +10,11 @@ import pytest
 from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario.cases import cases_of
 from fattn_probe.cases.scenario.inputs import make_inputs
-from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.prepare import prepare
 from fattn_probe.verdict.measure.metrics import digest_of, nmse
 from fattn_probe.verdict.truth.reference.adapter import reference_of
 from maintain.amd_launches import launches
+from tests.made import captured
 
 DATA = Path(__file__).parent / "data/amd"
 CASES = {case.name: case for case in cases_of([DATA])}
@@ -75,8 +75,7 @@ def test_the_page_says_how_many_numbers_of_each_launch_are_equal():
 def test_the_simulator_gives_every_bit_of_the_machine_code(gfx, name, session):
     case, target = CASES[name], parse_target(f"sim:{GPUS[gfx]}", load_devices())
     prepare(session, [(case, [target])])
-    capture = session.capture(case, make_inputs(case), target)
-    assert isinstance(capture, Capture)
+    capture = captured(session, case, target)
     assert digest_of(capture.dst) == RECORDED[gfx][name]["sha256"][change_of(gfx, name)]
     found = [
         {"kernel": one.spelling, "grid": list(one.grid), "block": list(one.block), "shared": one.shared}

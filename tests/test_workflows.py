@@ -3,12 +3,12 @@
 import re
 import tomllib
 from fnmatch import fnmatch
-from pathlib import Path
 
 import pytest
 import yaml
 
-ROOT = Path(__file__).parent.parent
+from tests.made import ROOT
+
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / ".github/workflows").glob("*.yml")}
 FORMS = sorted(path for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config")
 
@@ -39,10 +39,17 @@ def test_what_is_not_ci_s_runs_each_night(part):
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)
-def test_a_workflow_has_no_more_rights_than_it_uses(name):
+def test_a_workflow_has_no_more_rights_than_it_uses_and_pins_its_actions(name):
     assert WORKFLOWS[name]["permissions"] == {"contents": "read"}
     rights = {job: found["permissions"] for job, found in WORKFLOWS[name]["jobs"].items() if "permissions" in found}
     assert rights == ({"publish": {"contents": "write"}} if name == "release" else {})
+    steps = [step for job in WORKFLOWS[name]["jobs"].values() for step in job["steps"] if "uses" in step]
+    for step in steps:
+        assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", step["uses"]), step
+        if step["uses"].startswith("actions/checkout@"):
+            assert step["with"]["persist-credentials"] is False
+    text = (ROOT / f".github/workflows/{name}.yml").read_text()
+    assert len(re.findall(r"uses: \S+@\w{40}  # v\d+\.\d+\.\d+$", text, re.MULTILINE)) == len(steps)
 
 
 def test_the_job_that_may_write_runs_no_code_of_the_repository():
@@ -51,17 +58,6 @@ def test_the_job_that_may_write_runs_no_code_of_the_repository():
     assert [step["uses"].partition("@")[0] for step in job["steps"] if "uses" in step] == ["actions/download-artifact"]
     (command,) = commands(job)
     assert command.startswith("gh release create ")
-
-
-@pytest.mark.parametrize("name", WORKFLOWS)
-def test_actions_are_pinned_by_their_commits_and_get_no_credentials(name):
-    steps = [step for job in WORKFLOWS[name]["jobs"].values() for step in job["steps"] if "uses" in step]
-    for step in steps:
-        assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", step["uses"]), step
-        if step["uses"].startswith("actions/checkout@"):
-            assert step["with"]["persist-credentials"] is False
-    text = (ROOT / f".github/workflows/{name}.yml").read_text()
-    assert len(re.findall(r"uses: \S+@\w{40}  # v\d+\.\d+\.\d+$", text, re.MULTILINE)) == len(steps)
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)

@@ -40,13 +40,16 @@ def test_a_step_is_shown_while_it_lasts_and_gone_at_the_end():
     assert "\n" not in said
 
 
-def test_cases_done_failures_and_the_time_left_are_shown():
+def test_cases_done_failures_and_the_time_left_are_shown_and_each_item_is_counted():
     shown = Activity(console(), total=120, began=time.monotonic() - 40)
     for status in ["pass"] * 9 + ["fail"]:
         shown.count(status)
     shown._first -= 36  # the first case was done after 4 s
     shown.step("gqa: computing the exact reference")
     assert shown.line == "10 of 120 cases, 1 fail, 9 pass, 0:40, about 7:20 left: gqa: computing the exact reference"
+    shown = Activity(console(), total=3, words="running")
+    assert list(shown.each(["ran", "lost"], str)) == ["ran", "lost"]
+    assert shown.line.startswith("2 of 3 cases, 1 lost, 1 ran, 0:00")
 
 
 def test_time_left_counts_what_this_run_did_and_a_second_target_starts_anew():
@@ -61,12 +64,6 @@ def test_time_left_counts_what_this_run_did_and_a_second_target_starts_anew():
     shown.count("fail", 2, 2)
     shown.count("pass", 1, 2)
     assert shown.line.startswith("1 of 2 cases, 1 pass, 0:00")
-
-
-def test_each_item_is_counted():
-    shown = Activity(console(), total=3, words="running")
-    assert list(shown.each(["ran", "lost"], str)) == ["ran", "lost"]
-    assert shown.line.startswith("2 of 3 cases, 1 lost, 1 ran, 0:00")
 
 
 def test_a_pipe_gets_a_line_a_minute_but_not_while_another_line_is_shown(monkeypatch):

@@ -29,7 +29,7 @@ def unprintable(text):
     return [sign for sign in text if unicodedata.category(sign) in OBEYED and sign not in "\n\t"]
 
 
-def test_every_character_that_a_terminal_obeys_is_escaped_and_no_other():
+def test_every_character_that_a_terminal_obeys_is_escaped_and_styles_stay_where_they_are():
     for code in range(sys.maxunicode + 1):
         sign = chr(code)
         if unprintable(sign):
@@ -39,9 +39,6 @@ def test_every_character_that_a_terminal_obeys_is_escaped_and_no_other():
     plain = "a\tb\nKVµ ∞ 漢字 🙂 {64, 3}"
     assert readable(plain) == plain
     assert readable(readable(HOSTILE)) == readable(HOSTILE)
-
-
-def test_styles_stay_where_they_are():
     text = Text.assemble(("one\x1b", "red"), ("\u202etwo", "green"))
     found = readable_text(text)
     assert found.plain == r"one\x1b\u202etwo"

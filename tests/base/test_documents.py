@@ -171,7 +171,7 @@ def test_a_packed_file_that_is_damaged_is_named(tmp_path):
         items(path)
 
 
-def test_any_other_bad_line_is_named(tmp_path):
+def test_any_other_bad_line_is_named_and_empty_lines_are_none(tmp_path):
     path = tmp_path / "results.jsonl"
     for text in ('{"a": 1}\n{"b"\n', '{"a": 1}\n{"b"\n{}\n', '{"a": 1}\n7', '{"a": 1}\n[]\n'):
         path.write_text(text)
@@ -180,11 +180,7 @@ def test_any_other_bad_line_is_named(tmp_path):
     path.write_bytes(b"\xff\n")
     with pytest.raises(InputError, match=r"results.jsonl: cannot read the results"):
         items(path)
-
-
-def test_empty_lines_are_none(tmp_path):
-    """Versions before this one began what they appended with a new line."""
-    path = tmp_path / "results.jsonl"
+    # Versions before this one began what they appended with a new line.
     path.write_text('\n{"a": 1}\n\n{"b": 2}\n')
     assert items(path) == [{"a": 1}, {"b": 2}]
 

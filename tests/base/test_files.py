@@ -239,11 +239,15 @@ def owner():
         yield process, Path(process.stdout.readline().strip())
 
 
-def test_a_folder_is_there_within_and_gone_after():
+def test_a_folder_is_there_within_and_gone_after_also_if_the_process_is_interrupted():
     with files.scratch() as folder:
         (folder / "file").write_text("x")
         assert folder.parent == files.scratch_root()
     assert list(files.scratch_root().iterdir()) == []
+    with owner() as (process, its):
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+    assert not its.exists()
 
 
 def test_folders_of_killed_processes_are_removed_at_the_next_start():
@@ -259,13 +263,6 @@ def test_the_folder_of_a_living_process_stays():
         with files.scratch(), files.scratch():
             assert (its / "case.gguf").is_file()
         process.communicate("", timeout=60)
-    assert not its.exists()
-
-
-def test_an_interrupted_process_leaves_nothing():
-    with owner() as (process, its):
-        process.send_signal(signal.SIGINT)
-        process.wait(timeout=60)
     assert not its.exists()
 
 

@@ -112,14 +112,11 @@ def test_every_shard_has_the_digest_of_all_cases():
     assert CaseSelection(cases[:-1]).of(Shard(1, 3)).digest != whole.digest
 
 
-def test_texts_bytes_and_chunks_have_the_digest_of_their_bytes():
+def test_texts_bytes_and_chunks_have_the_digest_of_their_bytes_and_ops_keep_theirs():
     expected = hashlib.sha256(b"a\xffb").hexdigest()
     assert hexdigest(b"a\xffb") == hexdigest("a\udcffb") == hexdigest(["a", b"\xff", memoryview(b"b")]) == expected
     assert (short(b"a\xffb"), short("a\udcffb", 8)) == (expected[:16], expected[:8])
-
-
-def test_digests_of_ops_keep_their_values():
-    """A table of kernels, of support or of verdicts whose keys changed would be empty, and nothing would say so."""
+    # A table of kernels, of support or of verdicts whose keys changed would be empty, and nothing would say so.
     sizes, params = Sizes(1, 8, 2, 3, 256, 128, 64), Params(0.125, 8.0, 30.0, 10, 128)
     assert Op.contiguous(sizes, params, ("q8_0", "f16"), mask=True, sinks=True).digest == "bf305c0ecab7b0f7"
     assert case(n_head=2, max_bias=8.0, seed=3).digest == "386acb1ca6b50dd6"

@@ -99,12 +99,9 @@ def test_nothing_is_cut_at_any_width_and_every_letter_is_there(table, width):
         assert found.count(letter) >= wanted.count(letter)
 
 
-def test_words_are_not_markup():
+def test_words_are_not_markup_and_labels_and_lists_keep_them():
     assert "[red]no[/red]" in shown(Table(("a",), (("[red]no[/red]",),)), width=60)
     assert shown(Table(("a", "b"), ((Text("x", "red"), "y"),)), width=60).splitlines()[2].split() == ["x", "y"]
-
-
-def test_labels_and_lists_keep_their_words():
     text = shown(labelled({"kernel": Text("word " * 30), "config": Text("x" * 100)}), width=60)
     assert letters(text) == "kernel" + "word" * 30 + "config" + "x" * 100
     assert shown(listed(["one two three"]), width=8) == "- one   \n  two   \n  three \n"
@@ -130,12 +127,9 @@ def test_a_factor_has_three_digits_and_no_power_of_ten_below_a_million(value, wo
     assert times(value) == words
 
 
-def test_times_of_day_and_of_a_clock():
+def test_times_and_factors_in_words():
     assert minute("2026-11-22T04:40:13+00:00") == "2026-11-22 04:40"
     assert [clock(seconds) for seconds in (0.4, 62, 3723)] == ["0:00", "1:02", "1:02:03"]
-
-
-def test_a_factor_of_two_digits():
     assert [times(value, 2) for value in (0.123, 18.78, 123.4, 5678)] == ["0.12", "19", "120", "5,700"]
 
 

@@ -27,28 +27,19 @@ def rows(*marks, **more):
     return [text.plain for text in lines(drawn(*marks, **more))]
 
 
-def test_boxes_in_a_terminal_have_their_edge_their_label_and_their_sign():
+def test_boxes_words_lines_and_points_in_a_terminal():
     assert rows(Box(0, 0, 5, 1, RED, "12", edge="│"), Box(5, 1, 3, 2, BLUE)) == ["│12rr", "     bbb", "     bbb"]
     assert rows(Box(0, 0, 2, 1, RED, "12", edge="│"), height=1) == ["│r"]  # no room for the label
     assert rows(Box(0, 0, 0.5, 1, RED), Box(0.5, 0, 0.5, 1, BLUE), height=1) == ["b"]  # half a character is none
     assert rows(Box(1, 0, 1, 1, RED, every=3, stop=8), height=1) == [" r  r  r"]
-
-
-def test_the_later_mark_is_over_the_earlier_and_what_is_outside_is_cut_off():
     assert rows(Box(0, 0, 4, 1, RED), Words(2, 0, "xyz"), Words(2, 5, "below"), width=4, height=1) == ["rrxy"]
     (line,) = lines(drawn(Box(0, 0, 4, 1, RED), Words(2, 0, "x"), width=4, height=1))
     assert [(line.plain[span.start : span.end], span.style) for span in line.spans] == [
         ("rr", "red"), ("x", "dim"), ("r", "red"),
     ]  # fmt: skip
-
-
-def test_words_end_where_they_should():
     assert rows(Words(6, 0, "abc", end=True), height=1) == ["   abc"]
     right = ElementTree.fromstring(svg(drawn(Words(6, 0, "abc", OWN, end=True)))).find(f"{SVG}text")
     assert (right.get("x"), right.get("text-anchor")) == ("6", "end")
-
-
-def test_lines_in_a_terminal_rise_fall_or_are_flat_and_a_point_is_a_sign():
     assert rows(Stroke(((0, 2), (2, 0), (4, 0), (6, 2)), RED), Stroke(((8, 1),), BLUE)) == [
         "  ──╲",
         " ╱   ╲  b",
@@ -62,7 +53,7 @@ def test_a_look_without_a_sign_is_not_drawn_in_a_terminal(mark):
     assert 'class="x"' in svg(drawn(mark))
 
 
-def test_shapes_of_a_look_are_one_path_and_one_with_a_tooltip_has_its_own():
+def test_shapes_of_a_look_are_one_path_and_labels_are_over_the_boxes():
     text = svg(
         drawn(Box(0, 0, 1, 1, RED), Box(2, 0, 1, 1, RED), Box(4, 0, 1, 1, RED, title="<b>"), Box(0, 2, 1, 1, BLUE))
     )
@@ -71,24 +62,18 @@ def test_shapes_of_a_look_are_one_path_and_one_with_a_tooltip_has_its_own():
     assert "<title>&lt;b&gt;</title>" in text
     assert svg(drawn(Box(0, 0, 1, 2, RED, every=4, stop=9))).count('stroke-dasharray="1 3" d="M0 1H9"') == 1
     assert 'd="M1 2H3V5H1z"' in svg(drawn(outline(1, 2, 2, 3, RED)))
-
-
-def test_labels_are_over_the_boxes_where_there_is_room():
     text = svg(drawn(Box(0, 0, 40, 20, RED, "7"), Box(50, 0, 8, 20, RED, "123"), Box(60, 0, 40, 5, RED, "9")))
     assert re.findall(r">(\d+)</text>", text) == ["7"]
     assert text.index("<path") < text.index("<text")
 
 
-def test_a_drawing_has_its_own_styles_if_its_looks_do():
+def test_a_drawing_has_its_own_styles_if_its_looks_do_and_hatches_have_ids_of_their_own():
     plain, own = svg(drawn(Box(0, 0, 1, 1, RED), about="a < b")), svg(drawn(Box(0, 0, 1, 1, OWN), about="a < b"))
     assert "<style" not in plain
     assert 'aria-label="a &lt; b"' in plain
     assert ".test .own{fill:#123456}" in own
     assert "prefers-color-scheme:dark" in own
     assert ElementTree.fromstring(own).find(f"{SVG}title").text == "a < b"
-
-
-def test_hatches_of_a_page_have_ids_of_their_own():
     hatched = drawn(Box(0, 0, 1, 1, Look("x", css="opacity:.3", hatched=True), title="t"))
     texts = [svg(hatched, ids=name) for name in "ab"]
     assert [re.findall(r'id="(.+?)"|url\(#(.+?)\)', text) for text in texts] == [
@@ -105,14 +90,11 @@ def test_what_is_left_of_a_place_is_pinned():
 VALUES = np.array([[0.0, 1.0, 2.0, np.nan, np.inf]])
 
 
-def test_pixels_run_from_light_to_dark_and_what_is_not_finite_is_odd():
+def test_pixels_run_from_light_to_dark_and_cells_are_an_image_or_a_path_for_each_look():
     image = ramp([0.5, 1.5], RED).pixels(VALUES)
     brightness = image.astype(int).sum(axis=2)[0]
     assert brightness[0] > brightness[1] > brightness[2]
     assert image[0, 3].tolist() == image[0, 4].tolist() == [255, 0, 0]
-
-
-def test_cells_are_an_image_or_a_path_for_each_look():
     cells = Cells(0, 0, 5, 1, VALUES, ramp([0.5, 1.5], RED))
     data = re.search(r"base64,([^\"]+)", svg(drawn(Cells(0, 0, 5, 1, VALUES, ramp([0.5, 1.5], Look(""))))))[1]
     image = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))

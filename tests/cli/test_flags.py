@@ -18,8 +18,8 @@ from typer.models import ArgumentInfo, OptionInfo
 from typer.testing import CliRunner
 
 from fattn_probe.cli.commands import commands, offered, with_flags
+from tests.made import ROOT
 
-ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "tests/data/flags.json"
 MOST_PARAMETERS = 10
 PLAIN = vars(typer.Option()) | {"default": None}

@@ -60,13 +60,10 @@ def test_the_default_is_a_gpu_that_can_be_used(gpu, nvcc, chosen, said, *, notes
     assert said in notes.getvalue()
 
 
-def test_the_scenario_and_the_flag_win(notes, monkeypatch):
+def test_the_scenario_and_the_flag_win_and_a_plan_is_of_a_simulated_gpu(notes, monkeypatch):
     machine(monkeypatch, gpu=True, nvcc=True)
     assert targets(OP + "device: sim:v100\n") == ["sim:v100", "gpu:0"]
     assert targets(OP + "device: sim:v100\n", on="cpu") == ["cpu", "cpu"]
-
-
-def test_a_plan_is_of_a_simulated_gpu_everywhere(notes, monkeypatch):
     machine(monkeypatch, gpu=True, nvcc=True)
     assert targets(simulated=True) == ["sim:h200", "sim:h200"]
 

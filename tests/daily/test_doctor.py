@@ -97,7 +97,7 @@ def test_a_missing_optional_tool_disables_only_its_task(tool, stopped):
     assert [item.name for item in report.engines if not item.usable] == ([stopped] if stopped else [])
 
 
-def test_what_is_there_in_another_version_or_form():
+def test_what_is_there_in_another_version_or_form_and_why_an_engine_cannot_run():
     assert finding(without("ninja"), "ninja").found == "1.13.2 (PyPI)"
     item = finding(replace(FULL, tools={**FULL.tools, "g++": Tool("/usr/bin/g++", (9, 4, 0))}), "g++")
     assert item.found == "9.4.0 (/usr/bin/g++), needs 11"
@@ -105,9 +105,6 @@ def test_what_is_there_in_another_version_or_form():
     item = finding(replace(FULL, cpu_flags=frozenset({"avx2"})), "machine")
     assert item.found.endswith("without fma, f16c")
     assert diagnose(replace(FULL, machine="aarch64", cpu_flags=frozenset())).sim_usable
-
-
-def test_an_engine_says_why_it_cannot_run():
     facts = replace(FULL, gdb_python=False)
     assert engine(facts, "sim, inspect").why_not == ("gdb's Python: not found",)
     facts = replace(FULL, gpus=(), gpu_problem="no NVIDIA driver")

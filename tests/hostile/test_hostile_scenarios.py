@@ -2,12 +2,10 @@
 
 import pytest
 
-OP = {"version": "1", "about": "x", "hsk": "64", "n_head": "1", "n_q": "1", "n_kv": "256"}
-
 
 def yaml_of(**settings):
     """A file with these settings in place of a good one's; None leaves one out."""
-    merged = OP | settings
+    merged = {"version": "1", "about": "x", "hsk": "64", "n_head": "1", "n_q": "1", "n_kv": "256"} | settings
     return "".join(f"{key}: {value}\n" for key, value in merged.items() if value is not None)
 
 

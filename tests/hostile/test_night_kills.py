@@ -15,7 +15,7 @@ import pytest
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.records import Identity, Result
 from tests.as_user import fattn_probe, killed
-from tests.daily.regress.test_resume import Place
+from tests.daily.regress.test_resume import Place, read_of
 
 pytestmark = [pytest.mark.night, pytest.mark.hostile]
 
@@ -61,14 +61,6 @@ def test_a_regress_that_is_killed(number, tmp_path, temporary):
     assert place.rows("PRAGMA integrity_check") == [("ok",)]
     assert {path.name for path in tmp_path.iterdir()} <= {"h.db", "s.yaml", "tiny.yaml", "more.yaml"}
     assert list(temporary.glob("fattn-probe-*/*")) == []
-
-
-def read_of(place, read, nothing):
-    """What is read from the history; `nothing` before there is a table."""
-    try:
-        return read() if place.history.exists() else nothing
-    except sqlite3.OperationalError:
-        return nothing
 
 
 @pytest.fixture(scope="module")

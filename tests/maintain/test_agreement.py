@@ -59,12 +59,9 @@ def test_nan_agrees_with_nan(capture, tmp_path):
     assert (found.all_bits, found.share, found.nmse) == (True, 1.0, 0.0)
 
 
-def test_a_stride_is_the_least_odd_one_that_keeps_few():
+def test_a_stride_is_the_least_odd_one_that_keeps_few_and_the_digest_is_of_the_bits():
     found = [stride_of(elements) for elements in (1, 4096, 4097, 3 * 4096, 3 * 4096 + 1, 5 * 4096, 5 * 4096 + 1)]
     assert found == [1, 1, 3, 3, 5, 5, 7]
-
-
-def test_the_digest_is_of_the_bits():
     zero = np.zeros((1, 1, 1, 1), np.float32)
     assert digest_of(zero) != digest_of(-zero)
 

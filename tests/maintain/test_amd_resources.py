@@ -48,11 +48,8 @@ amdhsa.kernels:
 FOUND = {"_Z4fullv": "100/32/46/2304/112/5", "_Z5emptyv": "-"}
 
 
-def test_figures_and_kernels_without_code():
+def test_figures_and_the_extract_has_all_that_is_read(tmp_path):
     assert dict(read_assembly(ASSEMBLY)) == FOUND
-
-
-def test_the_extract_has_all_that_is_read(tmp_path):
     (tmp_path / "whole.s").write_text(ASSEMBLY)
     extract = run(["sed", "-n", EXTRACT, tmp_path / "whole.s"]).stdout
     assert len(extract.splitlines()) < len(ASSEMBLY.splitlines())

@@ -20,12 +20,9 @@ def kills_of(*found):
     return Kills(dict(SECONDS), {item.digest: item for item in faults})
 
 
-def test_the_case_with_most_kills_for_its_seconds_is_first_and_none_is_chosen_for_what_is_killed():
+def test_the_case_with_most_kills_for_its_seconds_is_first_and_a_budget_leaves_out_what_does_not_fit():
     made = kills_of((0, {A, B}), (0, {A, B}), (0, {A, C}), (0, {A}), (0, {D, B}))
     assert choose(made, 100) == [B, C, A]  # not D, whose only fault B kills
-
-
-def test_a_budget_leaves_out_what_does_not_fit_and_the_chosen_are_listed_by_target():
     made = kills_of((0, {A}), (0, {A}), (0, {C}))
     assert choose(made, 3.0) == [C]
     assert choose(made, 0.5) == []

@@ -80,22 +80,16 @@ def test_batches_have_every_case_once_those_of_the_most_used_kernels_first_entry
     assert batches[0].cases == sorted(batches[0].cases, key=lambda case: case.op.sizes.flop)
 
 
-def test_entries_with_the_build_and_the_gpu_of_the_faults_own_case_are_first():
+def test_entries_and_cases_like_the_faults_own_and_the_one_that_caught_it_are_first():
     by_checker = replace(FAULT, patch=patch("fattn.cu"), catch="check", shows=())
     on_pascal = replace(by_checker, catch="verdict", shows=(replace(FAULT.shows[0], device="gtx1060"),))
     for fault, flavours in ((by_checker, ("release", "check")), (on_pascal, ("release", "release"))):
         batches = batches_of(suite(flavours=flavours, a="mma 1"), fault)
         assert [str(batch.target) for batch in batches] == ["sim:gtx1060", "sim:h200"]
-
-
-def test_cases_of_the_kernels_of_the_faults_own_case_are_first():
     cases = [(case_of(f"n{at}"), [kernel(f"vec {at}")]) for at in range(3)]
-    batches = [[case.name for case in batch] for batch in by_kernels(cases, [kernel("vec 2"), kernel("mma 8")])]
-    assert batches == [["n2"], ["n0", "n1"]]
+    names = [[case.name for case in batch] for batch in by_kernels(cases, [kernel("vec 2"), kernel("mma 8")])]
+    assert names == [["n2"], ["n0", "n1"]]
     assert [len(batch) for batch in by_kernels(cases)] == [3]
-
-
-def test_the_case_that_caught_a_fault_before_is_the_first():
     made = suite({FAULT.patch.name: ("sim:gtx1060", "c")}, a="mma 1", b="vec 1", c="vec 2")
     fault = replace(FAULT, patch=replace(patch("fattn.cu"), name=FAULT.patch.name))
     first, second, *_ = batches_of(made, fault)
@@ -246,16 +240,13 @@ def test_the_page_counts_the_latest_result_of_each_fault_as_it_is_with_the_suite
         assert "## quick" not in page_of([FAULT], [replace(tried(CAUGHT), **older)])
 
 
-def test_a_case_of_another_suite_counts_for_a_suite_that_has_it():
+def test_a_catch_counts_for_each_suite_that_has_the_case_with_its_judgement():
     item = replace(tried(CAUGHT), suite="shows", text="", killer=sorted(killers_of("quick"))[0])
     text = page_of([FAULT], [item, tried(None)])
     assert [text.count(words) for words in ("## shows", "## quick", "**1 of 1 caught", "decode")] == [1, 1, 2, 1]
     other = replace(item, killer="of a case that quick has not")
     text = page_of([FAULT], [other, tried(None)])
     assert ("**0 of 1 caught" in text, text.count("decode")) == (True, 1)
-
-
-def test_a_catch_counts_as_long_as_the_suite_has_the_case_with_its_judgement():
     killer = sorted(killers_of("quick"))[0]
     item = replace(tried(CAUGHT), text="of an older suite", killer=killer)
     assert "## quick" in page_of([FAULT], [item])

@@ -20,7 +20,7 @@ CELLS = [
 ]
 
 
-def test_the_newest_release_comes_first_then_one_gpu_of_each_architecture():
+def test_the_newest_release_comes_first_and_parts_that_have_results_are_left_out():
     devices = load_devices().values()
     found = matrix.shared_builds(devices, RELEASES)
     everything = [(part.source, device) for part in found for device in part.devices]
@@ -30,9 +30,6 @@ def test_the_newest_release_comes_first_then_one_gpu_of_each_architecture():
     one_each = found[len(archs) : len(archs) * len(RELEASES)]
     assert {len(part.devices) for part in one_each} == {1}
     assert OLD not in {part.source for part in found[: len(archs) * (len(RELEASES) - 1)]}
-
-
-def test_parts_that_have_results_are_left_out():
     both = SharedBuild(NEW, ("sim:v100", "sim:gb10")), SharedBuild(OLD, ("sim:gb10",))
     assert matrix.without(both, CELLS) == [SharedBuild(OLD, ("sim:gb10",))]
     assert matrix.without(both, CELLS[1:]) == [SharedBuild(NEW, ("sim:v100",)), SharedBuild(OLD, ("sim:gb10",))]
@@ -92,7 +89,7 @@ def test_a_release_beside_the_matrix_has_a_row_and_no_column():
     assert "| xllamacpp 0.2.14 | b8352 | 2026-03-20 | not run | - |" in said
 
 
-def test_the_page():
+def test_the_page_with_and_without_defects_and_alarms():
     said = page(CELLS)
     assert "3 runs,\n1,100 results" in said
     assert "Run on 2026-11-21 to 2026-11-22." in said
@@ -103,9 +100,6 @@ def test_the_page():
     assert "| 2026.10.11549 | v100 | 46 |" in said
     assert "| 0.2.8 | v100 | gqa | fail | a \\| b |" in said
     assert said.index("| v100 |") < said.index("| gb10 |")
-
-
-def test_a_page_without_defects_and_alarms():
     said = page(CELLS[1:2])
     assert said.endswith("## Known defects of llama.cpp\n\nNone was met.\n\n## Not explained\n\nNone.\n")
 

@@ -67,13 +67,10 @@ def test_grades(name, cause, expected):
     assert grade(cause, KNOWN[name]) == expected
 
 
-def test_a_label_must_be_known():
+def test_a_label_must_be_known_and_a_score_is_in_words():
     fault = KNOWN["15178-tile-sinks-ignored"]
     with pytest.raises(InputError, match="sinks is none of kv-left-out"):
         grade("sink", type(fault)(**{**vars(fault), "diagnosis": ("sinks",)}))
-
-
-def test_a_score_in_words():
     assert score(["right", "right", "silent", "right"]) == (
         "4 diagnosed: 3 right (75 %), 1 silent (25 %), 0 false (0 %)"
     )
@@ -100,7 +97,7 @@ def column(name, *fates):
     return Column.of(name, found, history=name != "upstream")
 
 
-def test_a_row_for_each_file_and_all():
+def test_a_row_for_each_file_all_the_held_out_half_and_with_a_history():
     quick = column("quick", "killed", "survived", "killed", "killed", "survived", "killed")
     upstream = column("upstream", "survived", "survived", "survived", "killed", "survived", None)
     lines = page(BY_DIGEST, [quick, upstream]).splitlines()
@@ -108,15 +105,9 @@ def test_a_row_for_each_file_and_all():
     assert lines[2] == "| `fattn-tile.cuh` | 2 | 50.0 % (1) | 0.0 % (0), 1 open |"
     assert lines[3] == "| `fattn-vec.cuh` | 4 | 75.0 % (3) | 25.0 % (1) |"
     assert lines[4] == "| all | 6 | 66.7 % (4) | 16.7 % (1), 1 open |"
-
-
-def test_the_held_out_half_is_that_of_odd_digests():
     odd = [item for item in MUTANTS if int(item.digest, 16) % 2]
     line = page(BY_DIGEST, [column("quick", *["killed"] * 6)]).splitlines()[5]
     assert line == f"| held out | {len(odd)} | 100.0 % ({len(odd)}) |"
-
-
-def test_a_history_shows_other_kernels_to_a_suite_that_has_one():
     fates = ["killed", "another kernel", "survived", "killed", "another kernel", "survived"]
     lines = page(BY_DIGEST, [column("quick", *fates), column("upstream", *fates)]).splitlines()
     assert lines[4] == "| all | 6 | 33.3 % (2) | 33.3 % (2) |"

@@ -42,14 +42,10 @@ def test_the_sanitizers_keep_lanes_in_step():
 
 
 @pytest.mark.parametrize("in_step", [False, True])
-def test_a_bad_address_is_found_in_its_lane_and_line(program, matrices, in_step):
+def test_a_bad_address_and_lanes_that_pass_a_loop_differently_are_found(program, matrices, in_step, flavour):
     found = program.fault("misaligned", stdin=matrices.tobytes(), in_step=in_step)
     assert (found.kind, found.thread, found.block) == ("misaligned", (5, 0, 0), (0, 0, 0))
     assert place(found.frames[0])[1] == program.line("fault: misaligned")
-
-
-@pytest.mark.parametrize("in_step", [False, True])
-def test_lanes_that_pass_a_loop_differently_are_found(program, flavour, matrices, in_step):
     kind = program.fault("divergent", stdin=matrices.tobytes(), in_step=in_step).kind
     assert kind == ("warp-divergence" if flavour == "check" and not in_step else "lanes-missing")
 

@@ -3,19 +3,18 @@
 import numpy as np
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.build import RUNNER
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
-from fattn_probe.machine.run.capture import Capture, make_case_file
+from fattn_probe.machine.run.capture import make_case_file
 from fattn_probe.machine.run.outcome import Ran
 from fattn_probe.machine.run.runner import forked_runner
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation
 from fattn_probe.verdict.measure.metrics import nmse
 from fattn_probe.verdict.truth.reference.adapter import reference_of
-from tests.made import H200, SCENARIOS
+from tests.made import H200, SCENARIOS, captured, shipped, target
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 
@@ -24,8 +23,7 @@ PLAIN = {"FATTN_PROBE_SIM_IN_STEP": "1", "FATTN_PROBE_SIM_PORTABLE": "1"}
 
 
 def output(session, case, device):
-    capture = session.capture(case, make_inputs(case), parse_target(f"sim:{device}", load_devices()))
-    assert isinstance(capture, Capture), capture
+    capture = captured(session, case, target(f"sim:{device}"))
     return capture.dst
 
 
@@ -48,7 +46,7 @@ def test_bits_do_not_depend_on_how_the_simulator_runs(session, monkeypatch, devi
 @pytest.mark.night  # tests/native/sanitized.cu has fibers, host code and faults under both sanitizers in minutes less
 def test_a_correct_kernel_is_clean():
     session = Session(RunOptions(resolve(DEFAULT_SOURCE), sanitize=("address", "undefined")))
-    (case,) = expand(load(SCENARIOS / "gqa.yaml"))
+    case = shipped("gqa")
     inputs = make_inputs(case)
     outcome = session.run(case, inputs, H200)
     assert isinstance(outcome, Ran), outcome
@@ -60,7 +58,7 @@ def test_a_correct_kernel_is_clean():
 def test_a_correct_kernel_in_a_child_process_leaks_nothing(tmp_path):
     options = RunOptions(resolve(DEFAULT_SOURCE), sanitize=("address", "undefined"), simulation=Simulation(threads=1))
     session = Session(options)
-    (case,) = expand(load(SCENARIOS / "gqa.yaml"))
+    case = shipped("gqa")
     file = make_case_file(case, tmp_path / "case.gguf")
     session.run(case, file, H200)  # compiles what it needs
     runner, words = session.build_for(H200).program(RUNNER), ("--backend", H200.backend)

@@ -54,13 +54,10 @@ def test_they_find_the_same_in_each_schedule(programs, seed):
     assert said_in(program, "has_several_faults", many, 4) == said_in(program, "has_several_faults", one, 1)
 
 
-def test_the_writer_that_is_named_wrote_the_byte(programs):
+def test_the_writer_that_is_named_wrote_the_byte_of_all_the_last(programs):
     message = programs["races", "check"].fault("reads_a_word", simulation=MANY).message
     assert "byte 20 of allocation 0 is read" in message
     assert "whose block (5,0,0), thread (0,0,0) writes it" in message
-
-
-def test_of_all_blocks_that_wrote_atomically_the_last_is_named(programs):
     message = programs["races", "check"].fault("reads_the_count", simulation=MANY).message
     assert "whose block (47,0,0), thread (0,0,0) writes it" in message
 

@@ -38,23 +38,17 @@ def sources(kind, width, amount):
     return np.where(inside, source, LANES)
 
 
-def test_shuffles_of_every_kind_width_and_amount(semantics):
+def test_shuffles_of_every_kind_width_amount_and_value_and_loops_of_them(semantics):
     values = numbers(32)
     out = semantics.output("shuffles", 1, 32, 6 * 4 * 1024, stdin=values).reshape(6, 4, 32, 32)
     for width in range(6):
         for kind, name in enumerate(["up", "down", "xor", "index"]):
             for amount in range(32):
                 np.testing.assert_array_equal(out[width, kind, amount], values[sources(name, 2**width, amount)])
-
-
-def test_shuffles_of_values_of_several_words(semantics):
     values = numbers(128)
     out = semantics.output("wide_shuffles", 1, 32, 192, stdin=values)
     np.testing.assert_array_equal(out[:64].reshape(32, 2), values[:64].reshape(32, 2)[LANES ^ 5])
     np.testing.assert_array_equal(out[64:].reshape(32, 4), values.reshape(32, 4)[::-1])
-
-
-def test_a_loop_of_shuffles_is_what_its_steps_are(semantics):
     values = np.random.default_rng(1).normal(size=32).astype(np.float32)
     out = semantics.output("butterflies", 1, 32, 4 * 128, stdin=values).reshape(4, 2, 2, 32)
     np.testing.assert_array_equal(out[:, 0], out[:, 1])

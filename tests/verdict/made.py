@@ -1,10 +1,12 @@
 """What tests of the verdict make: predictions, and a session as far as its build."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
+from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.session import RunOptions
 from fattn_probe.verdict.truth.error_model.prediction import Prediction as RealPrediction
 from tests.stand_in import StandIn
@@ -20,6 +22,32 @@ class OneBuild(StandIn):
 
     def build_for(self, target):
         return SimpleNamespace(manifest=SimpleNamespace(source=self.source, build_number=self.build_number, patches=()))
+
+
+@dataclass
+class Spoilt(StandIn):
+    """A session whose outputs `spoil` changes; each case runs once on each target."""
+
+    session: Any
+    spoil: Any = None
+    known: dict = field(default_factory=dict)
+
+    def __getattr__(self, name):
+        return getattr(self.session, name)
+
+    def reordered(self, number):
+        return Spoilt(self.session.reordered(number), self.spoil)
+
+    def capture(self, case, inputs, target, part=None):
+        key = (case.digest, str(target))
+        if key not in self.known:
+            self.known[key] = self.session.capture(case, inputs, target)
+        found = self.known[key]
+        if self.spoil is None or not isinstance(found, Capture):
+            return found
+        dst = found.dst.copy()
+        self.spoil(dst)
+        return replace(found, dst=dst)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import pytest
 
 from fattn_probe.cases import device
 from fattn_probe.llama.launch.architecture import AMD, generation_of
+from tests.made import ROOT
 
 LAYOUTS = Path(__file__).parents[2] / "native/data/amd_layouts.npz"
-DOCS = Path(__file__).parents[3] / "docs/guide/error-model.md"
 TABLE = Path(device.__file__).with_name("amd_arithmetic.csv")
 """How each instruction of each architecture rounds, as the simulator executes it, and how that is known.
 
@@ -43,7 +43,7 @@ def test_dot_products_are_published_for_rdna3_and_4():
 
 
 def test_one_row_of_the_docs_says_how_each_instruction_is_known():
-    lines = DOCS.read_text().splitlines()
+    lines = (ROOT / "docs/guide/error-model.md").read_text().splitlines()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
     table = [(value, gpus.split(", "), how) for value, gpus, how in (row for row in rows if len(row) == 3)]
     starts = {"AMD": "AMD: ", "paper": "a paper: ", "assumed": "assumed: "}

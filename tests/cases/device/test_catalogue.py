@@ -85,12 +85,15 @@ def test_a_device_on_which_llama_cpp_does_not_run(identifier, said):
         find_device(load_devices(), identifier)
 
 
-def test_user_device_like_another(tmp_path):
+def test_user_device_like_another_or_of_another_compute_capability(tmp_path):
     path = user_file(tmp_path, "devices:\n  mine:\n    like: rtx4070\n    name: Mine\n    multiProcessorCount: 60\n")
     mine, base = load_devices(path)["mine"], load_devices()["rtx4070"]
     assert (mine.name, mine.multiProcessorCount, mine.cc) == ("Mine", 60, "8.9")
     assert mine.sharedMemPerBlockOptin == base.sharedMemPerBlockOptin
     assert "multiProcessorCount" not in mine.sources and mine.sources["l2CacheSize"] == base.sources["l2CacheSize"]
+    path = user_file(tmp_path, 'devices:\n  odd: {like: rtx4070, cc: "9.0"}\n')
+    odd = load_devices(path)["odd"]
+    assert (odd.arch, odd.sharedMemPerBlockOptin, odd.multiProcessorCount) == ("90", 232448, 46)
 
 
 def test_figures_of_the_gpu_that_one_is_like_are_assumed_and_a_user_s_may_be(tmp_path):
@@ -107,12 +110,6 @@ def test_memory_that_no_query_of_the_device_shows_is_assumed():
     for device in load_devices().values():
         nominal = device.sources["totalGlobalMem"].startswith(("NVIDIA, ", "AMD, product"))  # a page of the product
         assert device.assumed == (("totalGlobalMem",) if nominal else ()), device.id
-
-
-def test_user_device_of_another_compute_capability_takes_its_limits(tmp_path):
-    path = user_file(tmp_path, 'devices:\n  odd: {like: rtx4070, cc: "9.0"}\n')
-    odd = load_devices(path)["odd"]
-    assert (odd.arch, odd.sharedMemPerBlockOptin, odd.multiProcessorCount) == ("90", 232448, 46)
 
 
 def test_user_file_may_bring_its_own_compute_capability(tmp_path):
@@ -235,7 +232,7 @@ def test_the_list_in_json_and_in_a_terminal():
     assert len(lines) == len(load_devices()) + 5  # a heading of two lines, its rule, and words above and below
 
 
-def test_show_has_figures_their_sources_and_the_spec():
+def test_show_has_figures_their_sources_and_the_spec_and_marks_those_of_a_similar_gpu():
     data = json.loads(json.dumps(device_json(load_devices()["h200"])))
     assert (data["arch"], data["__CUDA_ARCH__"]) == ("sm_90", 900)
     assert data["properties"]["sharedMemPerBlockOptin"] == 232448
@@ -245,9 +242,6 @@ def test_show_has_figures_their_sources_and_the_spec():
     row = next(line for line in text.splitlines() if "multiProcessorCount" in line)
     number = row.split()[-1]
     assert f"{number} NVIDIA, Turing GPU Architecture" in text
-
-
-def test_figures_of_a_similar_gpu_are_marked():
     mine = replace(load_devices()["t4"], id="mine", assumed=("clockRate",))
     assert device_json(mine)["assumed"] == ["clockRate"]
     text = shown(device_table(mine), width=100)

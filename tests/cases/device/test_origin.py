@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.cases.device import Resources, load_devices, parse_target
+from fattn_probe.cases.device import Resources, load_devices
 from fattn_probe.cases.device import origin as module
 from fattn_probe.cases.device.origin import MEASURED, UNKNOWN, Compiled, Method, Origin, figures_of, merge
 from fattn_probe.cases.op import Op, Params, Sizes
@@ -25,7 +25,7 @@ from fattn_probe.machine.run.simulator import Simulation, resource_lines
 from fattn_probe.verdict.judge.cases import judge_case
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.present.tables import render, rows_as_json
-from tests.made import H200, SCENARIOS, shown
+from tests.made import H200, SCENARIOS, shown, target
 
 GQA = "flash_attn_ext_f16<64,64,8,8,false,false,false>"
 ASSUMED = Origin(Method.ASSUMED)
@@ -172,9 +172,6 @@ def test_compare_says_which_grids_rest_on_an_occupancy_that_is_not_known(table, 
     assert said.endswith("2 pass")
 
 
-CASES = cases_of([SCENARIOS])
-
-
 def up(number, unit):
     return -(-number // unit) * unit
 
@@ -200,8 +197,8 @@ def recorded_launches(tree):
 def attention_launches(device):
     """By the host code alone: what fits on an SM follows from figures, so no kernel is compiled."""
     session = Session(RunOptions(resolve(DEFAULT_SOURCE)))
-    cases = {case.op.digest: case for case in CASES}
-    planned = dry_runs(session, cases, parse_target(f"sim:{device}", load_devices()), recorded_launches)
+    cases = {case.op.digest: case for case in cases_of([SCENARIOS])}
+    planned = dry_runs(session, cases, target(f"sim:{device}"), recorded_launches)
     assert planned.keys() == cases.keys() and len(cases) == 36
     for lines in planned.values():
         yield from (launch for launch in parse_launches("\n".join(lines)) if launch.kernel.startswith("flash_attn_"))
@@ -230,22 +227,13 @@ def csv(tmp_path):
     return path
 
 
-def test_merge_then_read(csv):
+def test_merge_then_read_and_the_nearest_build_stands_in(csv):
     csv.write_text(merge([Compiled(11549, "90", GQA, Resources(168, 512, 16))], csv))
     newer = [Compiled(11549, "90", GQA, Resources(170, 512, 0)), Compiled(11549, "89", GQA, Resources(128))]
     csv.write_text(merge(newer, csv))
     assert figures_of("90", "11549", csv) == {GQA: module.Figures(Resources(170, 512, 0), MEASURED)}
     assert figures_of("89", "11549", csv) == {GQA: module.Figures(Resources(128), MEASURED)}
     assert figures_of("75", "11549", csv) == {}
-
-
-def origins(arch, build_number, csv, **how):
-    """The registers of each kernel, and where they are from."""
-    found = figures_of(arch, build_number, csv, **how)
-    return {kernel: (figures.resources.registers, str(figures.origin)) for kernel, figures in found.items()}
-
-
-def test_the_nearest_build_stands_in_and_is_named(csv):
     csv.write_text("kernel,100/90,200/90\na,1/0/0,2/0/0\nb,1/8/4,\n")
     assert origins("90", "120", csv) == {"a": (1, "measured b100"), "b": (1, "measured b100")}
     assert origins("90", "190", csv) == {"a": (2, "measured b200"), "b": (1, "measured b100")}
@@ -254,6 +242,12 @@ def test_the_nearest_build_stands_in_and_is_named(csv):
     # A shallow clone, a program, a folder or a patch on b200: their kernels may have been changed.
     for number in ("?", "", "200"):
         assert origins("90", number, csv, released=False) == {"a": (2, "measured b200"), "b": (1, "measured b100")}
+
+
+def origins(arch, build_number, csv, **how):
+    """The registers of each kernel, and where they are from."""
+    found = figures_of(arch, build_number, csv, **how)
+    return {kernel: (figures.resources.registers, str(figures.origin)) for kernel, figures in found.items()}
 
 
 @pytest.mark.parametrize("arch", ["61", "70"])

@@ -19,36 +19,21 @@ from fattn_probe.cases.op.gguf_file import Field, TensorData, array, f32, i32, s
 from fattn_probe.cases.op.op import BLOCKS, TYPE_NAMES, default_scale, float32
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.machine.run.capture import Capture, read_capture, write_capture
-from tests.made import case_of
+from tests.made import CAUSAL, case_of, shape
 
 SIZES = Sizes(n_seq=3, n_head=8, n_head_kv=2, n_q=7, n_kv=512, hsk=64, hsv=32)
-MLA = """
-version: 1
-about: V is a part of K
-hsk: 96
-hsv: 64
-n_head: 4
-n_head_kv: 1
-n_q: 2
-n_kv: 32
-type_K: q8_0
-sinks: true
-mask: {kind: causal}
-layout: {V: {kind: view_of_K, offset: OFFSET}, Q: {kind: view, permute: [0, 2, 1, 3]}}
-"""
 
 
 def mla(offset=0):
-    return case_of(MLA.replace("OFFSET", str(offset))).op
+    """V is a part of K."""
+    layout = f"layout: {{V: {{kind: view_of_K, offset: {offset}}}, Q: {{kind: view, permute: [0, 2, 1, 3]}}}}"
+    return case_of(shape(96, 4, 1, 2, 32, "hsv: 64", "type_K: q8_0", "sinks: true", CAUSAL, layout)).op
 
 
-def test_sizes_and_types_come_from_the_tensors():
+def test_sizes_and_types_come_from_the_tensors_whatever_the_layout():
     op = Op.contiguous(SIZES, Params(0.125), ("q8_0", "f16"), mask=True)
     assert (op.sizes, op.type_K, op.type_V, op.has_mask, op.has_sinks) == (SIZES, "q8_0", "f16", True, False)
     assert (SIZES.group, SIZES.dst, SIZES.flop) == (4, (3, 7, 8, 32), 2 * 3 * 8 * 7 * 512 * 96)
-
-
-def test_a_scenario_gives_the_same_sizes_whatever_its_layout():
     assert asdict(mla().sizes) == {
         "n_seq": 1, "n_head": 4, "n_head_kv": 1, "n_q": 2, "n_kv": 32, "hsk": 96, "hsv": 64}  # fmt: skip
 
@@ -58,12 +43,9 @@ def test_V_is_a_view_of_K_where_it_begins_with_it(offset, view):
     assert mla(offset).V_is_K_view is view
 
 
-def test_json_gives_the_op_back():
+def test_json_gives_the_op_back_and_stored_parameters_are_float32():
     for op in (mla(32), Op.contiguous(SIZES, Params(0.1, 8.0, 5.0, 0, 3), ("bf16", "q4_0"), sinks=True)):
         assert Op.from_json(json.loads(json.dumps(op.to_json()))) == op
-
-
-def test_stored_parameters_are_float32():
     stored = Params(0.1, logit_softcap=0.3, n_kv_max=7).stored
     assert stored.scale == 0.10000000149011612
     assert (stored.logit_softcap, stored.prec, stored.n_kv_max) == (0.30000001192092896, 10, 7)
@@ -102,9 +84,11 @@ def test_the_part_comes_again_and_again(size):
     np.testing.assert_array_equal(found, np.resize(part, size))
 
 
-def test_it_is_read_only():
+def test_memory_is_read_only_and_without_a_period_what_is_stored():
     with pytest.raises(ValueError, match="read-only"):
         case_file.repeated(np.zeros(PAGE, np.uint8), PAGE)[0] = 1
+    stored = np.arange(64, dtype=np.uint8)
+    assert case_file.whole(Root("K", "f32", (16, 1, 1, 1)), stored) is stored
 
 
 def test_a_hundred_gigabytes_cost_one_part():
@@ -124,24 +108,15 @@ def test_views_keep_the_memory_and_the_last_one_returns_it():
     assert len(Path("/proc/self/maps").read_text().splitlines()) < mappings
 
 
-def test_a_root_without_a_period_is_what_is_stored():
-    stored = np.arange(64, dtype=np.uint8)
-    assert case_file.whole(Root("K", "f32", (16, 1, 1, 1)), stored) is stored
-
-
 GROWING = [np.arange(size, dtype=np.uint32).view(np.uint8) for size in (5000, 9000, 20000)]
 """A cache that grows: the start of each is the one before."""
 
 
-def test_what_is_added_is_read(tmp_path):
+def test_what_is_added_is_read_and_equal_blocks_are_stored_once(tmp_path):
     blocks = case_file.QuantBlocks(tmp_path)
     numbers = [blocks.add(data) for data in GROWING]
     for data, own in zip(GROWING, numbers, strict=True):
         assert np.array_equal(case_file.read_blocks(tmp_path / "op.gguf", own, data.size), data)
-
-
-def test_equal_blocks_are_stored_once(tmp_path):
-    blocks = case_file.QuantBlocks(tmp_path)
     for data in (*GROWING, *GROWING):
         blocks.add(data)
     whole = [data.size // case_file.BLOCK for data in GROWING]

@@ -110,15 +110,12 @@ def test_what_no_distribution_can_say_is_said():
     assert "the mask: 99.98 % of the entries of `causal` equal the recorded ones" in said
 
 
-def test_outliers_have_the_kurtosis_and_the_tails():
+def test_outliers_have_the_kurtosis_and_the_tails_and_few_elements_make_none():
     share, size = 0.002, 9.0
     t = share * size**2
     kurtosis = 3 * (1 + 2 * t + share * size**4) / (1 + t) ** 2
     assert size_of_outliers(kurtosis, share) == pytest.approx(size)
     assert list(outliers(kurtosis, far_share(share, size))) == pytest.approx([share, size], rel=0.2)
-
-
-def test_few_elements_do_not_make_outliers():
     few = spread(np.random.default_rng(3).standard_normal((1, 2, 64)))
     assert data_of(replace(few, kurtosis=3.6))["kind"] == "normal"
     assert data_of(replace(few, kurtosis=3.6, count=10**6))["kind"] == "fa3_outliers"
@@ -147,7 +144,7 @@ def by_head(case, planes):
     return op, {**make_inputs(case), "mask": np.ascontiguousarray(planes, np.float16).view(np.uint8).reshape(-1)}
 
 
-def test_every_plane_of_a_mask_by_head_counts():
+def test_every_plane_of_a_mask_by_head_counts_and_one_that_differs_is_not_copied():
     case = case_of(START + "n_q: 4\nmask: {kind: masked_tiles}\ndata: {Q: {kind: constant, value: 0}}")
     planes = np.zeros((2, 4, 256))
     planes[0, :, 1:] = -np.inf
@@ -157,9 +154,6 @@ def test_every_plane_of_a_mask_by_head_counts():
     swapped = statistics_of(*by_head(case, planes[::-1]))
     assert swapped.unseen == 0.0
     assert swapped.largest_weight == pytest.approx(found.largest_weight)
-
-
-def test_a_mask_that_differs_by_head_is_not_copied():
     case = case_of(START + "n_q: 4\nmask: {kind: masked_tiles}")
     planes = np.zeros((2, 4, 256))
     planes[1, :, 128:] = -np.inf

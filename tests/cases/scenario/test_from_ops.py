@@ -64,7 +64,7 @@ def permuted(type_, ne, permute, is_view):
 
 
 @pytest.mark.parametrize("text", OLD + NEW)
-def test_operands_lie_as_upstream_s_build_graph_puts_them(text):
+def test_operands_lie_as_upstream_s_build_graph_puts_them_with_its_params(text):
     ops = variables(text)
     type_K, type_V = ops.get("type_K", ops.get("type_KV")), ops.get("type_V", ops.get("type_KV"))
     hsk, hsv = (
@@ -87,12 +87,6 @@ def test_operands_lie_as_upstream_s_build_graph_puts_them(text):
     assert ("mask" in case.op.tensors, "sinks" in case.op.tensors) == (ops["mask"] == "1", ops["sinks"] == "1")
     if ops["mask"] == "1":
         assert case.op.tensors["mask"].ne == (kv, nb, 1, nr3)
-
-
-@pytest.mark.parametrize("text", OLD + NEW)
-def test_params(text):
-    ops = variables(text)
-    (case,) = expand(from_ops(text))
     assert case.op.params.scale == pytest.approx(int(ops["hsk"]) ** -0.5, rel=1e-7)
     assert (case.op.params.max_bias, case.op.params.logit_softcap) == (
         float(ops["max_bias"]),
@@ -116,9 +110,13 @@ def test_round_trip_through_a_file(text):
     assert variables(read.about.removeprefix("test-backend-ops ").join("()")).keys() <= variables(text).keys()
 
 
-def test_the_first_form_of_the_mla_case_has_a_v_of_its_own():
+def test_an_old_name_gets_the_old_defaults_and_its_mla_case_a_v_of_its_own():
     assert expand(from_ops(OLD[3]))[0].op.tensors["V"].root == "K"
     assert expand(from_ops(OLD[3], separate_V=True))[0].op.tensors["V"].root == "V"
+    assert defaults_in("FLASH_ATTN_EXT(hsk=64,hsv=64,nh=4,nr23=[1,1],kv=96,nb=8,type_KV=f16)") == {
+        "mask": "1", "sinks": "0", "max_bias": "0", "logit_softcap": "0", "prec": "f32",
+        "permute": "[0,1,2,3]"}  # fmt: skip
+    assert expand(from_ops(f"  {NEW[0]}: \x1b[1;32mOK\x1b[0m\n"))[0].op.sizes.hsk == 64
 
 
 def test_upstream_s_defaults_fill_what_is_left_out_and_the_file_names_them():
@@ -135,14 +133,7 @@ def test_upstream_s_defaults_fill_what_is_left_out_and_the_file_names_them():
     assert not from_ops_yaml(whole).startswith("#")
 
 
-def test_an_old_name_gets_the_old_defaults_and_a_line_of_the_program_s_output_will_do():
-    assert defaults_in("FLASH_ATTN_EXT(hsk=64,hsv=64,nh=4,nr23=[1,1],kv=96,nb=8,type_KV=f16)") == {
-        "mask": "1", "sinks": "0", "max_bias": "0", "logit_softcap": "0", "prec": "f32",
-        "permute": "[0,1,2,3]"}  # fmt: skip
-    assert expand(from_ops(f"  {NEW[0]}: \x1b[1;32mOK\x1b[0m\n"))[0].op.sizes.hsk == 64
-
-
-def test_mistakes_are_reported_together():
+def test_mistakes_are_reported_together_and_sizes_beyond_ggml_s_are_refused():
     text = OLD[0].replace("hsk=64", "hsk=a").replace("sinks=1", "sniks=1").replace("nr23=[1,1]", "nr23=[1]")
     with pytest.raises(InputError) as caught:
         from_ops(text.replace("mask=1", "mask=2").replace("type_KV=f16", "type_KV=q1_0"))
@@ -154,9 +145,6 @@ def test_mistakes_are_reported_together():
     assert lines[3].endswith("did you mean 'sinks'?")
     assert lines[4].startswith("FLASH_ATTN_EXT(...): type_KV: found 'q1_0', allowed: f32, f16, ")
     assert len(lines) == 5
-
-
-def test_sizes_beyond_ggml_s_are_refused():
     with pytest.raises(InputError, match=r"FLASH_ATTN_EXT\(\.\.\.\): n_kv: found 99999999999, allowed: less than"):
         from_ops(OLD[0].replace("kv=113", "kv=99999999999"))
     with pytest.raises(InputError, match=r"kv: found '9{60}', allowed: a whole number"):

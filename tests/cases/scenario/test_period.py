@@ -12,19 +12,19 @@ from fattn_probe.cases.op import Op, Root
 from fattn_probe.cases.op.case_file import read_case
 from fattn_probe.cases.op.op import TYPE_NAMES, block_size, is_quantized, type_size
 from fattn_probe.cases.op.values import decode, encode, rounded, strided, view_values
-from fattn_probe.cases.scenario import Scenario, draw, expand, inputs, loads
+from fattn_probe.cases.scenario import Scenario, draw, expand, inputs
 from fattn_probe.cases.scenario import layout as rule
 from fattn_probe.cases.scenario.inputs import GeneratedRows, make_inputs
 from fattn_probe.cases.scenario.layout import PAGE, REPEATS_ABOVE, repeating
 from fattn_probe.machine.run.capture import inputs_of, make_case_file
+from tests import made
 
 TYPES = ("f32", "f16", "q8_0", "q4_0", "iq4_nl")
 LARGE = "version: 1\nabout: large\nhsk: 64\nn_head: 4\nn_head_kv: 2\nn_q: 300\nn_kv: 4096\nn_seq: 2\n"
 
 
 def case_of(text=LARGE + "mask: {kind: causal}\n"):
-    (case,) = expand(loads(text, "large.yaml"))
-    return case
+    return made.case_of(text)
 
 
 @pytest.fixture

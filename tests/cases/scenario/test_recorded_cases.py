@@ -14,17 +14,9 @@ from fattn_probe.daily.regress.suite import cases_of as cases_of_entry
 from fattn_probe.machine.run.capture import make_case_file
 from fattn_probe.verdict.judge.checks import Checks
 from tests.as_user import fattn_probe
-from tests.made import case_of
+from tests.made import CAUSAL, case_of, shape
 
-DRAWN = """version: 1
-about: a small case
-hsk: 64
-n_head: 2
-n_q: 5
-n_kv: 96
-mask: {kind: causal}
-layout: {K: {kind: view, permute: [0, 2, 1, 3], rows: 128}}
-"""
+DRAWN = shape(64, 2, 2, 5, 96, CAUSAL, "layout: {K: {kind: view, permute: [0, 2, 1, 3], rows: 128}}")
 
 
 @pytest.fixture
@@ -38,7 +30,7 @@ def file(drawn, tmp_path):
     return tmp_path / "layer-03.gguf"
 
 
-def test_a_recorded_case_is_the_case_that_was_written(drawn, file):
+def test_a_recorded_case_is_the_case_that_was_written_and_is_judged_whole(drawn, file):
     case = recorded_case(file)
     assert (case.name, case.scenario, case.digest, case.op) == ("layer-03", "layer-03", drawn.digest, drawn.op)
     assert case.recorded and case.mask_kind == "recorded" and case.seed == 0
@@ -47,6 +39,7 @@ def test_a_recorded_case_is_the_case_that_was_written(drawn, file):
         np.testing.assert_array_equal(root_bytes(case, name), memory)
     with pytest.raises(InputError, match=r"layer-03\.gguf: a recorded case contains its inputs"):
         _ = case.recipe
+    assert not Checks().samples(case) and not Checks(sample=3).may_take_part(case)
 
 
 def test_its_case_file_has_the_same_bytes(file, tmp_path):
@@ -91,17 +84,12 @@ def test_all_mistakes_of_a_folder_are_said(file):
         cases_of([file.parent])
 
 
-def test_it_is_judged_whole(file):
-    case = recorded_case(file)
-    assert not Checks().samples(case) and not Checks(sample=3).may_take_part(case)
-
-
 def cli(*words):
     return fattn_probe(*words).stdout
 
 
 @pytest.mark.build
-def test_a_capture_is_replayed_with_the_same_bits(tmp_path):
+def test_a_capture_is_replayed_with_the_same_bits_and_other_commands_take_it_too(tmp_path):
     cli("run", "gqa", "--on", "sim:h200", "--captures", tmp_path)
     (file,) = tmp_path.iterdir()
     (again,) = json.loads(cli("compare", file, "--on", "sim:h200", "--json"))["rows"]
@@ -109,12 +97,6 @@ def test_a_capture_is_replayed_with_the_same_bits(tmp_path):
     assert again["status"] == "pass" and again["case"] == "gqa@sim-h200"
     assert (again["output"], again["digest"]) == (first["output"], first["digest"])
     assert again["design"]["equal_bits"] == 1.0
-
-
-@pytest.mark.build
-def test_other_commands_take_it_too(tmp_path):
-    cli("run", "gqa", "--on", "sim:h200", "--captures", tmp_path)
-    (file,) = tmp_path.iterdir()
     assert "flash_attn_ext_f16<64,64,8,8" in cli("plan", file, "--on", "sim:h200")
     assert "All outputs and log-sum-exps agree" in cli("study", file)
     assert "recorded" in cli("scenario", "show", file)

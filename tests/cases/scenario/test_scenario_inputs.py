@@ -142,7 +142,7 @@ def test_a_mask_that_is_too_narrow_is_refused(settings, said):
     assert said.replace("found ", "") in str(caught.value).replace("found ", "")
 
 
-def test_a_mask_wider_than_K_is_visible_behind_its_rows_and_attention_does_not_read_that():
+def test_a_mask_wider_than_K_is_visible_behind_its_rows_and_one_as_wide_keeps_its_digest():
     plain, wide = masked(pad=8), masked(pad=8, columns=21)
     assert wide.op.tensors["mask"].ne == (21, 8, 1, 2)
     assert wide.op.operands["mask"].ne == (16, 8, 1, 2)
@@ -155,9 +155,6 @@ def test_a_mask_wider_than_K_is_visible_behind_its_rows_and_attention_does_not_r
     expected = reference_of(plain.op, make_inputs(plain))
     np.testing.assert_array_equal(reference_of(wide.op, make_inputs(wide)), expected)
     assert Op.from_json(wide.op.to_json()) == wide.op
-
-
-def test_a_mask_as_wide_as_K_keeps_the_digest_that_cases_had_before_it_could_be_wider():
     assert masked().digest == "da2a991770fef418"
     assert len({masked().digest, masked(columns=16).digest, masked(columns=24).digest}) == 3
 
@@ -240,7 +237,7 @@ def test_inputs_depend_on_the_seed_and_a_tensor_can_have_one_of_its_own():
     assert {name for name in plain if not np.array_equal(plain[name], reseeded[name])} == {"K"}
 
 
-def test_the_bytes_of_a_case_never_change_silently():
+def test_the_bytes_of_a_case_never_change_silently_and_its_digest_follows_op_and_inputs_only():
     """If this fails, captures and histories made before are of other inputs: raise INPUTS_VERSION with it."""
     (case,) = expand(scenario(seed=3, mask={"kind": "random"}))
     inputs = make_inputs(case)
@@ -248,9 +245,6 @@ def test_the_bytes_of_a_case_never_change_silently():
     assert first.tolist() == [0.6295431852340698, 0.4801926612854004, 0.043451786041259766]
     sums = {name: int(data.astype(np.int64).sum()) for name, data in inputs.items()}
     assert sums == {"Q": 312351, "K": 1256248, "V": 1252948, "mask": 46719, "sinks": 1951}
-
-
-def test_digest_follows_the_op_and_its_inputs_only():
     plain = expand(scenario())[0].digest
     assert len(plain) == 16
     same: list[dict] = [

@@ -35,7 +35,7 @@ def test_defaults():
     assert set(case.op.tensors) == {"Q", "K", "V"}
 
 
-def test_all_mistakes_are_reported_together_in_the_order_of_the_file():
+def test_all_mistakes_and_missing_keys_are_reported_together_in_the_order_of_the_file():
     text = HEAD + "hsk: 64\nn_haed: 4\nn_head: 4\nn_q: seven\nn_kv: true\ntype_K: q8_1\nmask: {kind: causl}\n"
     unknown, *rest = mistakes(text)
     assert unknown.startswith("x.yaml:4: n_haed: unknown key, allowed: about, data, ")
@@ -46,9 +46,6 @@ def test_all_mistakes_are_reported_together_in_the_order_of_the_file():
         f"x.yaml:8: type_K: found 'q8_1', allowed: {TYPES}; did you mean 'q8_0'?",
         f"x.yaml:9: mask.kind: found 'causl', allowed: {MASKS}; did you mean 'causal'?",
     ]
-
-
-def test_missing_keys_say_what_they_are():
     assert mistakes("about: x\n") == [
         "x.yaml:1: version: missing, allowed: version of this schema",
         "x.yaml:1: hsk: missing, allowed: head size of Q and K (DKQ)",
@@ -160,7 +157,7 @@ def test_heads_that_do_not_divide_are_refused_with_those_that_do():
     assert message.endswith("allowed: 1, 2, 7, 14")
 
 
-def test_mistakes_of_a_matrix_are_placed_where_the_matrix_makes_them():
+def test_mistakes_of_a_matrix_are_placed_where_it_makes_them_and_it_has_limits():
     assert mistakes(
         HEAD
         + SHAPE
@@ -172,9 +169,6 @@ def test_mistakes_of_a_matrix_are_placed_where_the_matrix_makes_them():
         "x.yaml:13: matrix.data.V.meen.0: unknown key, allowed: kind, mean, scale, seed; did you mean 'mean'?",
         f"x.yaml:14: matrix.mask.past.0: missing, allowed: {MASKS}",
     ]
-
-
-def test_a_matrix_has_limits():
     numbers = ", ".join(map(str, range(1, 102)))
     assert mistake(f"matrix:\n  n_q: [{numbers}]\n  n_kv: [{numbers}]") == (
         "matrix: makes 10201 cases, allowed: at most 10000"

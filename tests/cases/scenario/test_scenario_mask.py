@@ -81,12 +81,9 @@ def test_sequences(shape, count, interleaved, causal):
     np.testing.assert_array_equal(whole(mask, shape), by_element(shape, rule))
 
 
-def test_an_even_division_gives_every_sequence_its_last_key():
+def test_an_even_division_gives_every_sequence_its_last_key_and_tiles_and_rows_are_masked():
     values = whole(mask_of("sequences", count=3), MaskShape(12, 6, 1, 0))
     np.testing.assert_array_equal((values[0] == 0).sum(axis=1), [3, 4, 3, 4, 3, 4])
-
-
-def test_masked_tiles_and_rows():
     shape = MaskShape(10, 7, 1, 0)
     tiles = whole(mask_of("masked_tiles", leading=3, trailing=2), shape)[0]
     np.testing.assert_array_equal(tiles, np.broadcast_to([INF] * 3 + [0] * 5 + [INF] * 2, (7, 10)))

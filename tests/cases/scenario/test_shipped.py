@@ -13,7 +13,7 @@ from fattn_probe.cases.scenario.data import Uniform
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.mask import max_finite
 from fattn_probe.cli import app
-from tests.made import ROOT, SCENARIOS, shown
+from tests.made import ROOT, SCENARIOS, shipped, shown
 
 FILES = sorted((ROOT / "scenarios").glob("*.yaml"))
 ASKED_FOR = {
@@ -46,7 +46,7 @@ def test_digests_are_those_of_the_recorded_captures():
 
 
 def test_gqa_is_the_session_to_reproduce():
-    (case,) = expand(load(ROOT / "scenarios" / "gqa.yaml"))
+    case = shipped("gqa")
     tensors = case.op.tensors
     assert tensors["Q"].ne == (64, 7, 14, 1)
     assert tensors["K"].ne == tensors["V"].ne == (64, 256, 2, 1)

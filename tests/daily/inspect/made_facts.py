@@ -1,6 +1,7 @@
 """Facts as an inspection leaves them, made by arithmetic."""
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -91,26 +92,10 @@ def in_turn(grid: Grid, turns: int, limits: Limits | None = None) -> Facts:
 
 def gqa() -> Facts:
     """7 queries, 14 heads on 2 K/V heads, 256 KV rows on an H200."""
-    launch = {
-        "ntiles_x": 1,
-        "ntiles_dst": 2,
-        "ntiles_KV": 4,
-        "ntiles_z_gqa": 1,
-        "gqa_ratio": 7,
-        "iter_k": 4,
-        "iter_j": 1,
-        "blocks_num": [8, 1, 1],
-        "block_dim": [32, 4, 1],
-        "nbytes_shared": 18432,
-        "nsm": 132,
-        "max_blocks_per_sm": 2,
-        "max_blocks": 264,
-        "parallel_blocks": 2,
-        "stream_k": True,
-        "use_stream_k": True,
-        "scan_mask": False,
-        "fixup": "uniform",
-    }
+    launch: dict[str, Any] = {"ntiles_x": 1, "ntiles_dst": 2, "ntiles_KV": 4, "ntiles_z_gqa": 1, "gqa_ratio": 7}
+    launch |= {"iter_k": 4, "iter_j": 1, "blocks_num": [8, 1, 1], "block_dim": [32, 4, 1], "nbytes_shared": 18432}
+    launch |= {"nsm": 132, "max_blocks_per_sm": 2, "max_blocks": 264, "parallel_blocks": 2}
+    launch |= {"stream_k": True, "use_stream_k": True, "scan_mask": False, "fixup": "uniform"}
     params = {"op_params": [1040187392, 0, 0, 0, 0], "scale": 0.125, "max_bias": 0.0, "logit_softcap": 0.0}
     params |= {"prec": 0, "n_kv_max": 0}
     missing = (MissingFacts("blocks.sm", "the simulator has no SMs to ask"),)

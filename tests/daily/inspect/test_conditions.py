@@ -59,7 +59,7 @@ def test_functions_are_those_that_the_entry_leads_to(dispatch):
     assert dispatch.parameters[f"{prefix}_tile_case"] == ("D", "ncols2")
 
 
-def test_a_condition_over_two_lines(at):
+def test_a_condition_over_two_lines_and_calls_that_are_not_evaluated(at):
     condition = at("if (cc >= CC_NEW")
     line = line_of(SOURCE, "if (cc >= CC_NEW")
     assert condition.lines == (line, line + 1)
@@ -70,9 +70,6 @@ def test_a_condition_over_two_lines(at):
     assert texts == ["cc >= CC_NEW", "Q->ne[1] == 1", "Q->ne[2] > 64", "K->ne[1] >= 8192"]
     first = next(condition.logic.atoms())
     assert (first.ask, [text for text, _ in first.variables]) == ("cc >= 890", ["cc"])
-
-
-def test_calls_are_not_evaluated_in_the_debugger(at):
     called, amd = at("if (has_tensor_cores").logic.atoms()
     assert (called.ask, [ask for _, ask in called.variables]) == ("", ["cc"])
     assert amd.ask == "((cc >= 0x1000000))"
@@ -87,7 +84,7 @@ def test_what_a_body_leads_to(at):
     assert at("if (dst->softcap", HEADER, "fattn-tile.cuh").leads_to == "kernel = flash_kernel<D, 1, ncols2, false>"
 
 
-def test_values_are_conditions_if_conditions_use_them(dispatch, at):
+def test_values_that_conditions_use_loops_switches_macros_and_guards_are_conditions(dispatch, at):
     assert (at("const bool can_use_vec").variable, at("const bool can_use_vec").leads_to) == (
         "can_use_vec",
         "can_use_vec = true",
@@ -95,9 +92,6 @@ def test_values_are_conditions_if_conditions_use_them(dispatch, at):
     most = at("const int most")
     assert (most.text, most.leads_to) == ("Q->ne[0] == 64", "most = 8")
     assert not [condition for condition in dispatch.conditions if condition.variable == "unused"]
-
-
-def test_loops_switches_macros_and_guards(dispatch, at):
     assert at("if (t->nb[i] % 16").in_loop
     assert at("if (t->nb[i] % 16").leads_to == "use_gqa_opt = false"
     cases = at("switch (dst->src[1]").cases

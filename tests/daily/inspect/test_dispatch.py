@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 import fattn_probe
-from fattn_probe.cases.device import load_devices, parse_targets
-from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.daily.inspect.dispatch.decide import Visit, decisions, dispatch_of, plan_of, visits_of
 from fattn_probe.daily.inspect.dispatch.explain import explain
@@ -23,6 +21,7 @@ from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation
 from tests.daily.inspect import small_dispatch
 from tests.daily.inspect.small_dispatch import FILES, SOURCE, line_of
+from tests.made import shipped, target
 from tests.stand_in import StandIn
 
 BEST = "get_best_kernel"
@@ -333,7 +332,6 @@ def test_unaligned_rows_and_a_tile_of_sixteen(program, dispatch):
     assert [(item.condition, item.held) for item in constexpr] == [("ncols2 <= 4", True)], "not what was not compiled"
 
 
-SCENARIOS = Path(fattn_probe.__file__).parents[1] / "scenarios"
 MMA = "turing_mma_available(cc) && Q->ne[0] != 40 && Q->ne[0] != 72"
 SAID = {
     ("gqa", "sim:rtx4070", "pypi:xllamacpp==0.2.8"): [
@@ -373,12 +371,11 @@ MARKS = {  # a build or a kernel is compiled for each
     ("scenario", "on", "spec"), [pytest.param(*which, marks=MARKS.get(which[:2], ())) for which in SAID]
 )
 def test_upstream_kernels_are_explained(scenario, on, spec):
-    (case,) = expand(load(SCENARIOS / f"{scenario}.yaml"))
-    (target,) = parse_targets(on, load_devices(None))
     session = Session(RunOptions(source.resolve(spec), "debug", simulation=Simulation(threads=1)))
     inspector = Inspector(session, InspectOptions(blocks=False))
-    inspection = inspector.inspect(case, make_inputs(case), target)
-    parameters = inspector.dispatch(session.build_for(target)).parameters
+    case = shipped(scenario)
+    inspection = inspector.inspect(case, make_inputs(case), target(on))
+    parameters = inspector.dispatch(session.build_for(target(on))).parameters
     assert isinstance(inspection.result, Facts), inspection.result
     said = explain(inspection.result.choice.decisions, parameters)
     assert [sentence for sentence in said if sentence in SAID[scenario, on, spec]] == SAID[scenario, on, spec], said

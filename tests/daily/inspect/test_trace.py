@@ -212,10 +212,7 @@ def test_a_program_that_ends_says_why():
     assert len(found["readings"]) == len(document["readings"])
 
 
-MODULES = [path.stem for path in Path(procedures.__file__).parent.glob("*.py")]
-
-
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("module", [path.stem for path in Path(procedures.__file__).parent.glob("*.py")])
 def test_a_procedure_needs_the_standard_library_alone(module):
     name = "fattn_probe.daily.inspect.procedures" + ("" if module == "__init__" else f".{module}")
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {name}"

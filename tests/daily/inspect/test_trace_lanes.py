@@ -138,7 +138,7 @@ def test_lanes_that_a_warp_does_not_have_are_not_taken_for_its_own():
     assert list(warp.stages(document, {})) == []
 
 
-def test_a_wrong_number_is_named_with_its_column_row_and_lane():
+def test_a_wrong_number_is_named_with_its_column_row_and_lane_and_so_is_a_step_left_out():
     warp, document = traced(tile(warps=2), 0, 0, tile_lane)
     (wrong,) = (r for r in document["readings"] if (r["anchor"], r["step"], r["lane"]) == ("tile_logits", 0, 5))
     wrong["values"]["KQ"][1] += 1  # column 1 of the two that the warp has
@@ -147,9 +147,6 @@ def test_a_wrong_number_is_named_with_its_column_row_and_lane():
     assert (deviation.where, deviation.quantity, deviation.place) == ("kb0 0", "KQ", "fattn-tile.cuh:9")
     assert deviation.at == {"query": 1, "head": 0, "KV row": 5, "lane": 5}
     assert deviation.count == 1
-
-
-def test_a_step_that_is_left_out_is_named():
     rows, block, number, lane_of = KERNELS["a column a warp"]()
     warp, document = traced(rows, block, number, lane_of)
     last = max(r["step"] for r in document["readings"] if r["step"] is not None)

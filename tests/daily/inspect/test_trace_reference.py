@@ -140,13 +140,16 @@ def test_the_first_quantity_and_step_are_named(name, change, kb0):
     assert (deviation.quantity, deviation.kb0) == (name, kb0)
 
 
-def test_a_wrong_number_is_named_by_query_head_and_row():
+def test_a_wrong_number_is_named_by_query_head_and_row_and_a_wrong_offset_by_the_maximum():
     deviation = judged(fault=wrong("KQ", 2, at((5, 9), add=0.01)), work=whole(jt=1)).deviation
     # column 5 of ncols2 = 2 is query 8 + 2 and the second head of the group of K/V head 1; nbatch_fa is 64
     assert (deviation.query, deviation.head, deviation.kv_row, deviation.d) == (10, 3, 2 * 64 + 9, None)
     assert deviation.found - deviation.expected == pytest.approx(0.01, rel=1e-3)
     deviation = judged(fault=wrong("VKQ", 0, at((5, 9), add=0.1))).deviation
     assert (deviation.query, deviation.head, deviation.kv_row, deviation.d) == (2, 3, None, 9)
+    document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), work := whole()).document()
+    trace = judge(document, work, offset=0.6931)
+    assert trace.deviation.quantity == "KQ_max"
 
 
 def test_two_swapped_rows_of_V_are_found_in_their_step():
@@ -156,12 +159,6 @@ def test_two_swapped_rows_of_V_are_found_in_their_step():
     document = Warp(CASE, swapped, fragments_of(WIDE, 8, 2), work := whole(jt=1)).document()
     trace = judge(document, work)
     assert (trace.deviation.quantity, trace.deviation.kb0) == ("VKQ", 1)
-
-
-def test_an_offset_that_is_not_the_kernels_shows_in_the_maximum():
-    document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), work := whole()).document()
-    trace = judge(document, work, offset=0.6931)
-    assert trace.deviation.quantity == "KQ_max"
 
 
 def test_masked_keys_have_no_weight_and_a_column_that_does_not_exist_parts_nowhere():
@@ -269,7 +266,7 @@ def dropped_key(name, kb0, values):
     return values
 
 
-def test_a_line_a_step():
+def test_a_line_a_step_and_all_numbers_fit_a_terminal():
     text = shown(judged())
     lines = text.splitlines()
     assert lines[0] == "warp 0 of block 2, one of 4 that share their columns"
@@ -279,6 +276,10 @@ def test_a_line_a_step():
     assert shown(judged(NARROW, 8)).splitlines()[4].split()[1] == "0-47*"
     assert "first deviation: none" in text
     assert max(len(line) for line in lines) <= 100
+    text = shown(judged(work=whole(kb0_stop=1)), verbose=True)
+    assert "KQ before the mask" in text
+    assert "…" not in text
+    assert max(len(line) for line in text.splitlines()) <= 100
 
 
 def test_the_first_deviation_in_a_sentence_and_in_json():
@@ -300,13 +301,6 @@ def test_the_registers_of_a_lane():
     assert first[:4] == ["0", "1", "2", "1"]
     assert float(first[4]) == float(f"{step.KQ[2, 1]:.6g}")
     assert "kb0 0, lane 5: VKQ_C" in text
-
-
-def test_all_numbers_fit_a_terminal():
-    text = shown(judged(work=whole(kb0_stop=1)), verbose=True)
-    assert "KQ before the mask" in text
-    assert "…" not in text
-    assert max(len(line) for line in text.splitlines()) <= 100
 
 
 def test_a_program_that_ended_early_is_reported():

@@ -11,49 +11,14 @@ from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.daily.inspect.trace.tracer import Tracer
 from fattn_probe.machine.run.outcome import Ran
 from tests.daily.inspect.shipped import CASES, inspector_of
-from tests.made import H200, case_of
+from tests.made import CAUSAL, H200, case_of, shape
 
 pytestmark = [pytest.mark.build, pytest.mark.gdb, pytest.mark.network]
 SLOW, NIGHT = pytest.mark.slow, pytest.mark.night  # another kernel than gqa's is compiled
 
 FAULTS = Path(__file__).parent / "faults-by-block.patch"
-TWO_STEPS_A_BLOCK = """
-version: 1
-about: as many tiles as make an H200 give each block two KV steps
-hsk: 64
-n_head: 14
-n_head_kv: 2
-n_q: 512
-n_kv: 256
-mask: {kind: causal}
-"""
-FOUR_WARPS_A_COLUMN = """
-version: 1
-about: two queries of four heads a K/V head, so that four warps share 8 columns
-hsk: 128
-n_head: 8
-n_head_kv: 2
-n_q: 2
-n_kv: 512
-mask: {kind: causal}
-"""
-NO_MASK = """
-version: 1
-about: each head with K and V of its own and no mask
-hsk: 64
-n_head: 8
-n_q: 64
-n_kv: 512
-"""
-OVERFLOW = """
-version: 1
-about: a V so large that sums of it are beyond f16
-hsk: 64
-n_head: 8
-n_q: 33
-n_kv: 512
-data: {V: {kind: uniform, scale: 0.1, mean: 60000}}
-"""
+TWO_STEPS_A_BLOCK = shape(64, 14, 2, 512, 256, CAUSAL)
+"""As many tiles as make an H200 give each block two KV steps."""
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +90,7 @@ def test_without_python_in_gdb():
 
 @NIGHT
 def test_warps_that_share_their_columns(inspector):
-    tracer = tracer_of(inspector, case_of(FOUR_WARPS_A_COLUMN))
+    tracer = tracer_of(inspector, case_of(shape(128, 8, 2, 2, 512, CAUSAL)))
     rows = set()
     for warp in (0, 3):
         trace = tracer.trace(block=1, warp=warp)
@@ -137,7 +102,7 @@ def test_warps_that_share_their_columns(inspector):
 
 @NIGHT
 def test_one_head_a_tile_without_a_mask(inspector):
-    tracer = tracer_of(inspector, case_of(NO_MASK))
+    tracer = tracer_of(inspector, case_of(shape(64, 8, 8, 64, 512)))
     assert tracer.facts.choice.template["ncols2"] == 1
     trace = tracer.trace(block=3, warp=2)
     agrees(trace, *(kb0 for tile in tracer.facts.blocks[3].tiles for kb0 in range(tile.kb0_start, tile.kb0_stop)))
@@ -186,7 +151,8 @@ def found_by(tracer):
 
 @NIGHT
 def test_a_sum_beyond_f16_is_found_where_it_overflows(inspector):
-    found = found_by(tracer_of(inspector, case_of(OVERFLOW)))
+    case = case_of(shape(64, 8, 8, 33, 512, "data: {V: {kind: uniform, scale: 0.1, mean: 60000}}"))
+    found = found_by(tracer_of(inspector, case))
     assert (found.tensor, found.value, found.kb0, found.block) == ("VKQ", np.inf, 0, 0)
     assert found.thread == (0, 0)
     assert "f16" in found.words

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fattn_probe.cases.device import load_devices, parse_target
-from fattn_probe.cases.scenario import expand, load, loads
+from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import TracePlace
 from fattn_probe.daily.inspect.facts import Facts
@@ -16,41 +16,19 @@ from fattn_probe.llama.source.faults import corpus
 from fattn_probe.verdict.judge.cases import judge_case
 from fattn_probe.verdict.truth.error_model.kernel import ASSUMED_DOT2, ASSUMED_WMMA
 from tests.daily.inspect.shipped import CASES, inspector_of
+from tests.made import CAUSAL, case_of, shape
 
 pytestmark = [pytest.mark.build, pytest.mark.gdb, pytest.mark.network]
 
-VEC = """
-version: 1
-about: the vec kernel with a quantised cache, sinks and four blocks
-hsk: 64
-n_head: 4
-n_head_kv: 2
-n_q: 1
-n_kv: 512
-type_K: q8_0
-type_V: q8_0
-sinks: true
-mask: {kind: causal}
-"""
-TILE = """
-version: 1
-about: the tile kernel on a GPU without fast f16, two steps a block
-hsk: 64
-n_head: 2
-n_q: 4
-n_kv: 500
-sinks: true
-mask: {kind: causal}
-"""
+VEC = case_of(shape(64, 4, 2, 1, 512, "type_K: q8_0", "type_V: q8_0", "sinks: true", CAUSAL))
+TILE = case_of(shape(64, 2, 2, 4, 500, "sinks: true", CAUSAL))  # without fast f16, two steps a block
 CORRECT = {
     "mma": (CASES["gqa"], "h200", 0),
-    "tile": (expand(loads(TILE))[0], "gtx1060", 5),
+    "tile": (TILE, "gtx1060", 5),
     "tile in f16": (CASES["tile-hsk=40-n_q=5"], "h200", 5),  # a kernel that other inspections have too
-    "vec": (expand(loads(VEC))[0], "h200", 5),
+    "vec": (VEC, "h200", 5),
     **{f"tile on {device}": (CASES["gqa"], device, 5) for device in ("mi50", "mi300x", "rx7900xtx")},
-    **{
-        f"vec on {device}": (expand(loads(VEC))[0], device, 5) for device in ("mi50", "mi300x", "rx7900xtx", "rx9070xt")
-    },
+    **{f"vec on {device}": (VEC, device, 5) for device in ("mi50", "mi300x", "rx7900xtx", "rx9070xt")},
     "tile, several heads, on rx7900xtx": (CASES["sparse-hsk=576-hsv=512-n_head=16-V=view_of_K"], "rx7900xtx", 5),
 }
 MARKS = {kind: [pytest.mark.night] for kind in CORRECT} | {"mma": [], "tile in f16": [pytest.mark.slow]}

@@ -15,11 +15,9 @@ from fattn_probe.daily.inspect.tensors import parse_slice, part
 from fattn_probe.daily.ops.parse import OpResult, OpsReport
 from fattn_probe.llama.build import TEST_BACKEND_OPS, Build, at_rest
 
-CASE = "FLASH_ATTN_EXT(hsk=64)"
-
 
 def listing(status, **other):
-    results = (OpResult(CASE, status),)
+    results = (OpResult("FLASH_ATTN_EXT(hsk=64)", status),)
     return OpsReport(("test-backend-ops", "support"), results, None, "NVIDIA H200", 1.0, **other)
 
 
@@ -32,12 +30,9 @@ def choose(monkeypatch, report):
     list(upstream.inspect_upstream(inspector, TEST_BACKEND_OPS, "hsk=64", [Target("cuda")]))
 
 
-def test_a_case_that_the_device_does_not_support(monkeypatch):
+def test_a_case_that_the_device_does_not_support_and_a_listing_that_did_not_end(monkeypatch):
     with pytest.raises(InputError, match="supports none of the 1 cases"):
         choose(monkeypatch, listing("not-supported"))
-
-
-def test_a_listing_that_did_not_end_is_lost(monkeypatch):
     with pytest.raises(LostError, match="silent for 600 s"):
         choose(monkeypatch, listing("lost", stopped="silent for 600 s"))
 

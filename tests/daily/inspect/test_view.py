@@ -90,7 +90,7 @@ class Reader(HTMLParser):
 
 
 @pytest.mark.parametrize("made", [gqa, fractional, decode, causal])
-def test_a_page_is_well_formed_loads_nothing_and_its_links_lead_somewhere(made):
+def test_page_and_map_are_well_formed_load_nothing_and_links_lead_somewhere(made):
     text = page(made(), REASONS)
     reader = Reader(text)
     assert not reader.names & {"script", "link", "img", "iframe"}
@@ -99,6 +99,11 @@ def test_a_page_is_well_formed_loads_nothing_and_its_links_lead_somewhere(made):
     assert len(reader.ids) == len(set(reader.ids))
     assert {link.removeprefix("#") for link in reader.links} <= set(reader.ids)
     assert ("#missing" in reader.links) == (made is gqa)
+    text = svg_of(made())
+    root = ET.fromstring(text)
+    assert root.tag == f"{SVG}svg"
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert "prefers-color-scheme:dark" in text
 
 
 def test_the_page_shows_the_facts():
@@ -115,14 +120,11 @@ def test_the_page_shows_the_facts():
         assert words in text
 
 
-def test_a_line_breaks_between_template_arguments_and_not_in_a_member():
+def test_a_line_breaks_between_template_arguments_and_foreign_text_is_escaped():
     assert breakable("k<64,8,false>, a < b") == "k<wbr>&lt;64,<wbr>8,<wbr>false&gt;, a &lt; b"
     assert breakable("!x && Q->ne[1] == 7") == '!x &amp;&amp; <span class="whole">Q-&gt;ne[1]</span> == 7'
     assert breakable("flash_attn_ext_f16 on sim_h200") == "flash_<wbr>attn_<wbr>ext_<wbr>f16 on sim_h200"
     assert breakable(HOSTILE) == "&#34;&gt;&lt;script&gt;alert(1)&lt;/script&gt;"
-
-
-def test_foreign_text_is_escaped_on_a_page():
     odd = TensorFacts("K", "f16", (1, 1, 1, 1), (2, 2, 2, 2), HOSTILE, HOSTILE, 0, True)
     about = {"case": HOSTILE, "device": HOSTILE, "source": HOSTILE}
     choice = replace(gqa().choice, kernel=HOSTILE, template={HOSTILE: HOSTILE})
@@ -355,20 +357,9 @@ def test_json_of_a_fault():
 def test_the_documentation_names_every_key_and_kind():
     text = (Path(__file__).parents[3] / "docs/guide/inspect.md").read_text()
     documented = set(re.findall(r"`(\w+)`", text))
-    records = (
-        Facts,
-        TensorFacts,
-        Term,
-        Decision,
-        Choice,
-        KernelLaunch,
-        TileWork,
-        BlockWork,
-        Grid,
-        MissingFacts,
-        CoverageFinding,
-    )
-    keys = {field.name for record in (*records, Coverage) for field in fields(record)}
+    of_facts = (Facts, TensorFacts, Term, Decision, Choice, KernelLaunch, MissingFacts)
+    of_work = (TileWork, BlockWork, Grid, CoverageFinding, Coverage)
+    keys = {field.name for record in (*of_facts, *of_work) for field in fields(record)}
     assert keys | {"passes", "reasons"} <= documented
     kinds = set(re.findall(r'Finding\(\s*"(\w+)"', inspect.getsource(coverage)))
     assert len(kinds) == 7
@@ -418,13 +409,10 @@ def test_a_division_that_repeats_is_drawn_once_and_whole_on_request():
     assert any("the same once more: each tile, block numbers + 1" in line for line in lines)
 
 
-def test_blocks_that_take_turns_are_labelled_with_a_digit():
+def test_blocks_that_take_turns_are_labelled_with_a_digit_and_hidden_steps_are_hatched():
     assert drawn(decode())[3] == "    0       0 │" + "0 1 2 3 4 5 6 7 " * 4 + "│"
     facts = in_turn(Grid(512, 1, 1, 2, 1), 38, {(0, 0): 256})
     assert "▒" * 32 + "╱" * 32 in drawn(facts, 80)[3]
-
-
-def test_what_the_mask_hides():
     row = drawn(causal(), 100)[3]
     assert row.strip().startswith("0    0 │0 ")
     assert row.count("╱") > 40
@@ -494,16 +482,7 @@ def titles(facts: Facts) -> list[str]:
     return [element.text or "" for element in root.iter(f"{SVG}title")]
 
 
-@pytest.mark.parametrize("made", [gqa, fractional, decode, causal])
-def test_is_well_formed_and_complete_in_itself(made):
-    text = svg_of(made())
-    root = ET.fromstring(text)
-    assert root.tag == f"{SVG}svg"
-    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
-    assert "prefers-color-scheme:dark" in text
-
-
-def test_every_part_has_a_tooltip_and_foreign_text_is_escaped():
+def test_parts_masked_steps_and_faults_have_tooltips_and_foreign_text_is_escaped():
     assert titles(gqa())[1:5] == [
         f"block {block}: KV step {block} of sequence 0, KV head 0, head group 0, query tile 0" for block in range(4)
     ]
@@ -511,6 +490,11 @@ def test_every_part_has_a_tooltip_and_foreign_text_is_escaped():
     assert len(titles(gqa())) == 1 + parts
     facts = replace(gqa(), about={"device": "<script>&"})
     assert titles(facts)[0].endswith(" on <script>&")
+    hidden = next(title for title in titles(causal()) if title.endswith(", hidden by the mask"))
+    assert hidden.startswith("block 0: KV steps 4 to 14 of sequence 0, KV head 0, head group 0, query tile 0")
+    assert [title for title in titles(stops_early()) if "no block" in title] == [
+        "KV steps 7 to 10 of sequence 0, KV head 0, head group 0, query tile 34: done by no block"
+    ]
 
 
 def test_tiles_that_are_alike_are_folded_and_those_left_out_counted():
@@ -541,14 +525,6 @@ def test_blocks_that_take_turns_are_dashed_lines():
     assert len(dashed) == 4 * 8  # four of 32 tiles that are alike
     on, off = map(float, dashed[0].attrib["stroke-dasharray"].split())
     assert off == pytest.approx(7 * on, rel=1e-3)
-
-
-def test_masked_steps_and_faults_have_tooltips():
-    hidden = next(title for title in titles(causal()) if title.endswith(", hidden by the mask"))
-    assert hidden.startswith("block 0: KV steps 4 to 14 of sequence 0, KV head 0, head group 0, query tile 0")
-    assert [title for title in titles(stops_early()) if "no block" in title] == [
-        "KV steps 7 to 10 of sequence 0, KV head 0, head group 0, query tile 34: done by no block"
-    ]
 
 
 def test_maps_of_one_page_share_no_ids():
@@ -673,13 +649,10 @@ def test_what_nobody_does_is_reported_once(facts, said, steps):
     assert [(finding.message, finding.steps) for finding in check(facts).findings] == [(said, steps)]
 
 
-def test_masked_steps_are_counted_and_may_be_skipped():
+def test_masked_steps_are_counted_and_without_blocks_there_is_no_verdict():
     coverage = check(causal())
     assert coverage.passes
     assert (coverage.tiles, coverage.steps, coverage.skipped) == (256, 4096, 1536)
-
-
-def test_without_blocks_there_is_no_verdict():
     assert check(Facts({}, grid=Grid(4, 1, 1, 2, 1))) is None
     assert check(replace(gqa(), grid=None)) is None
 

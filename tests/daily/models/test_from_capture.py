@@ -1,7 +1,5 @@
 """Scenarios like the ops of models: the same op, statistics within a tolerance, and right on a simulated GPU."""
 
-import json
-
 import pytest
 
 from fattn_probe.cases.op.case_file import read_case
@@ -9,7 +7,7 @@ from fattn_probe.cases.scenario.cases import expand
 from fattn_probe.cases.scenario.check import load
 from fattn_probe.cases.scenario.from_capture import of_file
 from fattn_probe.cases.scenario.inputs import make_inputs
-from tests.as_user import fattn_probe
+from tests.as_user import answer, fattn_probe
 
 from .make import MODELS, make_model
 
@@ -38,8 +36,7 @@ def test_the_ops_of_a_model(name, tmp_path):
     assert [path.stem for path in files] == [path.stem for path in captures] and len(files) == 4
     for capture, file in zip(captures, files, strict=True):
         check_likeness(capture, file)
-    done = fattn_probe("compare", tmp_path / "made", "--on", "sim:h200", "--json")
-    rows = json.loads(done.stdout)["rows"]
+    rows = answer("compare", tmp_path / "made", "--on", "sim:h200")["rows"]
     assert [row["status"] for row in rows] == ["pass"] * 4
     assert all(file.stat().st_size < 1000 for file in files)
 

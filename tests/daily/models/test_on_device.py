@@ -46,15 +46,12 @@ def test_the_program_is_told_the_ops_and_the_place_of_cublas():
     assert found.env == {"LD_LIBRARY_PATH": "/cuda/lib64"}
 
 
-def test_a_rehearsal_takes_no_op():
+def test_a_rehearsal_takes_no_op_and_says_which_kernels_it_skipped():
     steps = list[str]()
     rehearsal = Rehearsal(steps.append)
     said: list[dict[str, Any]] = [{"model": {"steps": 3}}, {"step": 1}, {"offer": {"layer": 0}}, {"end": {}}]
     assert [rehearsal.answer(message) for message in said] == ["go", "go", "no", ""]
     assert steps == ["finding the kernels of step 2 of 3"]
-
-
-def test_the_kernels_that_a_rehearsal_skipped():
     found = kernel_cases(resolve(DEFAULT_SOURCE, models=True), [MMA, MMA, "_Z5otherv"])
     assert [case.name for case in found] == ["mma 64,64,8,8"]
 

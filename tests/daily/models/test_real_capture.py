@@ -28,7 +28,7 @@ from fattn_probe.daily.models.recorded_op import INDEX
 from fattn_probe.machine.run.capture import read_capture, write_capture
 from fattn_probe.machine.run.outcome import Ran
 from fattn_probe.verdict.truth.reference.adapter import fully_masked_of, reference_of
-from tests.as_user import fattn_probe
+from tests.as_user import answer, fattn_probe
 from tests.daily.models.make import MODELS, make_model
 from tests.made import H200, at_night
 
@@ -46,11 +46,8 @@ def models(tmp_path_factory):
     return {name: make_model(model, folder / f"{name}.gguf") for name, model in MODELS.items()}
 
 
-ASKED = Request(Path(), Prompt(tokens=200, seed=1), batch=128)
-
-
 def record(session, model, folder, **request):
-    asked = replace(ASKED, model=model, **request)
+    asked = replace(Request(model, Prompt(tokens=200, seed=1), batch=128), **request)
     return ModelCapture(session, asked, CPU, folder, lambda note: None).run()
 
 
@@ -299,7 +296,7 @@ def test_stats_are_shown_and_written_by_head(models, tmp_path):
     assert "VKQ up to" in said and "layer-00-step-0000" in said
     page = (tmp_path / "ops" / "statistics.html").read_text()
     assert page.count("<section") == 1 + len(json.loads((tmp_path / "ops" / INDEX).read_text())["ops"])
-    found = json.loads(fattn_probe(*words[:-1], tmp_path / "more", "--json").stdout)
+    found = answer(*words[:-1], tmp_path / "more")
     assert [one["op"] for one in found["statistics"]] == [op["file"].removesuffix(".gguf") for op in found["ops"]]
     assert all(0 < head["largest_sum"] < 65504 for one in found["statistics"] for head in one["heads"])
 
@@ -313,8 +310,7 @@ THREE = "sim:h200,sim:rtx4090,sim:rtx2060"
 def test_the_ops_of_a_model_pass(name, tmp_path):
     model = make_model(MODELS[name], tmp_path / f"{name}.gguf")
     fattn_probe("capture", model, "--tokens", 100, "--out", tmp_path / "ops")
-    done = fattn_probe("compare", tmp_path / "ops", "--on", THREE, "--json")
-    rows = json.loads(done.stdout)["rows"]
+    rows = answer("compare", tmp_path / "ops", "--on", THREE)["rows"]
     assert len(rows) == 3 * len(list((tmp_path / "ops").glob("*.gguf"))) > 0
     assert {row["status"] for row in rows} == {"pass"}
     assert all(row["design"]["equal_bits"] == 1.0 for row in rows)
@@ -373,6 +369,6 @@ def test_a_model_on_a_gpu(name, tmp_path):
     for file in sorted(ops.glob("*.gguf")):
         found = read_capture(file)
         assert_same(found, again[found.digest].dst, launches_of(again[found.digest]))
-    rows = json.loads(fattn_probe("compare", ops, "--on", "gpu", "--json").stdout)["rows"]
+    rows = answer("compare", ops, "--on", "gpu")["rows"]
     assert len(rows) == len(index["ops"]) > 0
     assert {row["status"] for row in rows} == {"pass"}

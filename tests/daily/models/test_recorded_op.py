@@ -42,10 +42,6 @@ N_KV, HEADS, SIZE, QUERIES = 6, 2, 4, 3
 NUMBERS = np.random.default_rng(1)
 
 
-def bits(*values):
-    return list(struct.unpack(f"<{len(values)}i", struct.pack(f"<{len(values)}f", *values)))
-
-
 def stored(type_, ne, place, size):
     return {"type": type_, "ne": ne, "place": place, "size": size}
 
@@ -69,7 +65,7 @@ def described():
             "K": stored("f16", [2 * SIZE, N_KV + 1, 1, 1], 96, row * (N_KV + 1)),
         },
         "dst": stored("f32", [SIZE, HEADS, QUERIES, 1], 96 + row * (N_KV + 1), 96),
-        "params": [*bits(0.125, 8.0, 50.0), 10, 4, *[0] * 11],
+        "params": [*struct.unpack("<3i", struct.pack("<3f", 0.125, 8.0, 50.0)), 10, 4, *[0] * 11],
         "backend": "CPU",
     }
 
@@ -184,13 +180,10 @@ def test_each_step_is_told(tmp_path):
     assert steps == ["evaluating step 1 of 3", "evaluating step 3 of 3"]
 
 
-def test_a_layer_that_the_model_lacks_ends_the_run(tmp_path):
+def test_a_layer_that_the_model_lacks_and_another_message_end_the_run(tmp_path):
     found, _ = recorder(tmp_path, layers=(5,))
     with pytest.raises(InputError, match="the model has layers 0 to 1, not 5"):
         found.answer({"model": MODEL})
-
-
-def test_another_message_is_lost(tmp_path):
     with pytest.raises(LostError, match="said"):
         recorder(tmp_path)[0].answer({"else": 1})
 

@@ -30,7 +30,7 @@ def described(op, inputs):
     return {"layer-00-step-0000": statistics_of(op, inputs)}
 
 
-def test_bins_are_by_powers_of_two_with_all_that_f16_cannot_hold_at_the_ends():
+def test_bins_are_by_powers_of_two_and_a_range_leaves_out_what_is_not_finite():
     counted = bins_of(np.array([0.0, 2.0**-26, 2.0**-25, 1.0, -1.5, 2.0, 65504.0, 65536.0, 1e9]))
     assert {place + FIRST_BIN: count for place, count in enumerate(counted) if count} == {
         FIRST_BIN: 3,
@@ -39,9 +39,6 @@ def test_bins_are_by_powers_of_two_with_all_that_f16_cannot_hold_at_the_ends():
         15: 1,
         LAST_BIN: 2,
     }
-
-
-def test_a_range_leaves_out_what_is_not_finite():
     found = Range.of(np.array([-3.0, 1.0, np.nan, np.inf]))
     assert (found.count, found.least, found.greatest, found.mean, found.std) == (2, -3.0, 1.0, -1.0, 2.0)
     assert Range.of(np.array([np.nan])).count == 0
@@ -95,13 +92,10 @@ def test_values_that_are_not_finite_have_statistics_too():
     assert max(head.largest_sum for head in found.heads) == np.inf
 
 
-def test_a_causal_mask_has_tiles_of_each_kind():
+def test_a_causal_mask_has_tiles_of_each_kind_and_a_query_that_sees_nothing_no_weights():
     found = statistics_of(*op_of(n_q=128, n_kv=128, mask={"kind": "causal"}))
     assert (found.hidden, found.partly, found.clean) == (0.25, 0.5, 0.25)
     assert statistics_of(*op_of()).clean == 1.0
-
-
-def test_a_query_that_sees_nothing_has_no_weights():
     op, inputs = op_of(n_q=2, n_kv=4, mask={"kind": "causal"})
     mask = operand_values(op, inputs)["mask"]
     memory = np.full(np.asarray(mask).shape, -np.inf, np.float16)

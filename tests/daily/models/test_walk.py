@@ -36,19 +36,9 @@ NOWHERE = parse_targets("cpu", load_devices(None))[0]
 # ggml's CPU backend comes from a table in f16.
 NMSE = defaultdict(lambda: 1e-13, ROPE=1e-10, UNARY=1e-10, GLU=1e-6)
 SAID: dict[str, Any] = {
-    "step": 1,
-    "part": 0,
-    "index": 7,
-    "name": "Kcur-3",
-    "op": "ROPE",
-    "type": "f32",
-    "ne": [64, 2, 5, 1],
-    "nan": 0,
-    "inf": 0,
-    "largest": 2.5,
-    "inputs": ["Kcur-3 (reshaped)", "inp_pos"],
-    "inputs_nan": 0,
-    "inputs_inf": 0,
+    **{"step": 1, "part": 0, "index": 7, "name": "Kcur-3", "op": "ROPE", "type": "f32", "ne": [64, 2, 5, 1]},
+    **{"nan": 0, "inf": 0, "largest": 2.5},
+    **{"inputs": ["Kcur-3 (reshaped)", "inp_pos"], "inputs_nan": 0, "inputs_inf": 0},
     "device": {"error": 2.0, "signal": 8.0, "max_abs": 1.0, "at": [1, 0, 4, 0], "nan": 0, "inf": 3},
 }
 

@@ -117,15 +117,12 @@ def run(
     return report, seen
 
 
-def test_results_come_one_by_one_with_the_number_of_cases(program):
+def test_results_come_one_by_one_and_a_wrong_case_is_a_failed_comparison(program):
     report, seen = run(program)
     assert seen == [(f"FLASH_ATTN_EXT(hsk={n},nr23=[1,1])", 3) for n in (64, 80, 96)]
     assert (report.counts["ok"], report.summary.passed, report.description) == (3, 3, "Fake GPU")
     assert report.problem() is None
     assert json.loads(json.dumps(report.as_dict()))["counts"]["ok"] == 3
-
-
-def test_a_wrong_case_is_a_failed_comparison(program):
     report, _ = run(program, how="wrong")
     assert report.failures[0].error == 0.25 and not report.stopped
     problem = report.problem()
@@ -155,47 +152,38 @@ def test_a_program_that_dies_is_started_again_after_the_case_in_flight(program, 
     assert report.finding == (finding if how == "checker" else None)
 
 
-def test_with_several_workers_one_alone_finds_the_case_that_crashes(program):
+def test_one_worker_alone_finds_what_crashes_and_a_program_that_always_dies_is_started_once_a_case(program):
     report, _ = run(program, how="abort", workers=2)
     assert [result.status for result in report.results] == ["ok", "fail", "ok"]
     assert report.results[1].case == CASE.format(80) and report.crashes == ("killed by SIGABRT",) * 2
-
-
-def test_a_program_that_always_dies_is_started_once_a_case(program):
     report, _ = run(program, how="dies early")
     assert report.counts["fail"] == 3 and report.crashes == ("exit status 3",) * 3
 
 
-def test_missing_symbol_is_for_the_caller_to_build(program):
+def test_a_missing_symbol_is_for_the_caller_to_build_who_is_asked_once(program):
     report, _ = run(program, how="missing")
     assert report.missing == "_Z3foov" and report.counts["fail"] == report.counts["lost"] == 0
     assert isinstance(report.problem(), BuildError)
+    complete = Mock(return_value=program)
+    report, _ = run(program, how="missing", complete=complete)
+    complete.assert_called_once_with("_Z3foov")
+    assert report.missing == "_Z3foov"
 
 
 def changed(program, old, new):
     return executable(program.with_name("better"), program.read_text().replace(old, new))
 
 
-def test_a_missing_function_is_compiled_and_the_rest_run(program):
+def test_a_missing_function_is_compiled_and_a_test_is_prepared_once_with_all_its_cases(program):
     complete = Mock(return_value=changed(program, 'how == "missing"', "False"))
     report, seen = run(program, how="missing", complete=complete)
     complete.assert_called_once_with("_Z3foov")
     assert [case for case, _ in seen] == [CASE.format(n) for n in (64, 80, 96)]
     assert report.counts["ok"] == 3 and not report.missing and report.problem() is None
-
-
-def test_a_test_is_prepared_once_with_all_its_cases(program):
     prepare = Mock(return_value=changed(program, "Fake GPU", "Better GPU"))
     report = run_ops(program, "test", "CUDA0", env={}, timeouts=PATIENT, on_result=Mock(), prepare=prepare)
     prepare.assert_called_once_with([CASE.format(number) for number in (64, 80, 96)])
     assert (report.description, report.counts["ok"]) == ("Better GPU", 3)
-
-
-def test_a_function_that_stays_missing_is_requested_once(program):
-    complete = Mock(return_value=program)
-    report, _ = run(program, how="missing", complete=complete)
-    complete.assert_called_once_with("_Z3foov")
-    assert report.missing == "_Z3foov"
 
 
 def test_cases_are_split_to_fit_an_argument():
@@ -203,13 +191,10 @@ def test_cases_are_split_to_fit_an_argument():
     assert [len(group) for group in groups] == [2, 1]
 
 
-def test_silence_ends_a_case_as_lost(program):
+def test_silence_ends_a_case_as_lost_and_the_overall_limit_counts_through_live_output(program):
     report, _ = run(program, how="hang", timeouts=Timeouts(silence=1.0))
     assert (report.results[1].status, report.crashes) == ("lost", ("no output for 1 s",))
     assert isinstance(report.problem(), LostError) and not report.timed_out
-
-
-def test_overall_limit_counts_through_live_output(program):
     report, seen = run(program, timeouts=Timeouts(silence=30.0, overall=1.0), PAUSE="0.7")
     assert 1 <= len(seen) < 3
     assert report.stopped == "timed out after 1 s"
@@ -229,15 +214,12 @@ def test_running_no_case_is_an_error(program):
         run(program, backend="CUDA7")
 
 
-def test_a_program_that_never_reached_its_device_is_lost(tmp_path):
+def test_a_program_that_never_reached_its_device_is_lost_and_one_that_is_not_there_an_error(tmp_path):
     script = "#!/bin/sh\necho 'error while loading shared libraries: libcudart.so.13'\nexit 127\n"
     program = executable(tmp_path / "broken", script)
     report = drive((str(program),), {}, PATIENT, lambda result, total: None)
     assert (report.results[0].status, report.stopped) == ("lost", "exit status 127")
     assert "libcudart.so.13" in str(report.problem())
-
-
-def test_a_program_that_is_not_there(tmp_path):
     with pytest.raises(BuildError, match="could not be run"):
         drive((str(tmp_path / "no"),), {}, Timeouts(), lambda result, total: None)
 

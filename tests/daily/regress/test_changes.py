@@ -91,7 +91,7 @@ def test_cases_that_were_not_run_or_are_new():
     assert [change.kind for change in changes({}, {"c": result("fail")})] == [ChangeKind.NEW_FAILURE]
 
 
-def test_words_describe_the_change_before_and_after():
+def test_words_describe_the_change_before_and_after_in_one_line_of_a_case():
     (change,) = changes({"c": result()}, {"c": result(launches=launch("f<2>"))})
     assert change.words == "f<1> became f<2>"
     (change,) = changes({"c": result()}, {"c": result(launches=launch(grid=9))})
@@ -104,10 +104,7 @@ def test_words_describe_the_change_before_and_after():
     before, after = result(metrics={"equal_bits": 1.0}), result(output="11", metrics={"equal_bits": 0.28})
     (change,) = changes({"c": before}, {"c": after})
     assert change.words.endswith("28 % of the elements equal the rounding model in every bit, before 100 %")
-
-
-def test_a_case_that_ends_before_its_output_has_no_second_line():
-    """An out-of-bounds access ends the run: that its kernels were not launched is no change of its own."""
+    # An out-of-bounds access ends the run: that its kernels were not launched is no change of its own.
     (change,) = changes({"c": result()}, {"c": Result("c", "d", "fail", "out-of-bounds: ...")})
     assert change.kind is ChangeKind.NEW_FAILURE
     (change,) = changes({"c": Result("c", "d", "fail", "out-of-bounds: ...")}, {"c": result()})
@@ -186,7 +183,7 @@ def parsed(found):
     return suite, tests, kinds
 
 
-def test_cases_that_end_the_command_fail_and_lost_ones_never_pass():
+def test_junit_has_the_kind_message_and_time_of_each_case():
     suite, _, kinds = parsed(outcome())
     assert kinds == {
         "new": ["failure"],
@@ -200,14 +197,8 @@ def test_cases_that_end_the_command_fail_and_lost_ones_never_pass():
     }
     counted = {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")}
     assert counted == {"tests": "8", "failures": "2", "errors": "3", "skipped": "1"}
-
-
-def test_a_failure_is_one_where_nothing_was_accepted():
     _, _, kinds = parsed(outcome(None, 6))
     assert (kinds["known"], kinds["new"], kinds["support"]) == (["failure"], ["failure"], ["skipped"])
-
-
-def test_messages_times_and_what_xml_has_no_letter_for():
     suite, tests, _ = parsed(outcome())
     assert tests["new"][0].get("message") == "new failure: was pass: an error | is 3 times its bound"
     assert tests["new"][0].text == "long?text <&>"
@@ -278,7 +269,7 @@ def test_an_output_that_could_not_be_judged_has_a_word_and_an_exit_code_of_its_o
         assert "predicted error is as large" in on_terminal(found)
 
 
-def test_an_output_that_is_unjudged_in_one_run_only():
+def test_an_output_that_is_unjudged_in_one_run_only_and_a_failure_beside_one():
     found = outcome_of(Result("wide", "d", "unjudged"))
     assert kinds_of(found) == []
     raise_if_regressed([found], 0.05)
@@ -286,9 +277,6 @@ def test_an_output_that_is_unjudged_in_one_run_only():
     failed = outcome_of(UNJUDGED, Result("wide", "d", "fail", "wrong"))
     assert kinds_of(failed) == [ChangeKind.NEW_FAILURE]
     assert failed.alarms
-
-
-def test_a_failure_comes_before_an_unjudged_output():
     after = named(UNJUDGED, Result("other", "d", "fail", "wrong"))
     with pytest.raises(ComparisonError):
         raise_if_regressed([Outcome(RUN, after, None, (), 2)], 0.05)
@@ -371,7 +359,7 @@ def test_the_checks_that_could_not_be_made_are_counted():
     assert all(line in on_terminal(found) for line in lines)
 
 
-def test_json_and_junit_have_the_known_defect_with_each_case():
+def test_json_junit_and_a_regression_name_the_known_defect():
     (run,) = as_json([with_traps()])["runs"]
     assert {item["name"]: item["known"] for item in run["results"]}["trap-7"] == "volta-columns"
     suite = ET.fromstring(junit([with_traps(WRONG)])).find("testsuite")
@@ -381,9 +369,6 @@ def test_json_and_junit_have_the_known_defect_with_each_case():
     said = tests["trap-7"].find("skipped").get("message")
     assert said.startswith("known failure: volta-columns, a known defect of llama.cpp")
     assert tests["wrong"].find("properties") is None
-
-
-def test_a_regression_by_a_known_defect_says_which():
     (change,) = changes({"trap-0": Result("trap-0", "d", "pass")}, {"trap-0": TRAPS[0]})
     assert (change.kind, change.alarm) == (ChangeKind.NEW_FAILURE, True)
     assert change.words == "was pass: volta-columns, a known defect of llama.cpp: trap: __trap()"

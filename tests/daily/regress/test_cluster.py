@@ -110,9 +110,11 @@ def test_each_machine_compiles_what_all_cases_need_before_the_first_runs(cluster
     assert one.name.startswith("2 cases ")
 
 
-def test_no_worker_has_a_gpu(cluster):
+def test_no_worker_has_a_gpu_or_there_is_no_scheduler(cluster):
     with pytest.raises(InputError, match="workers has a GPU"):
         list(Cluster(cluster.scheduler_address, 1.0).judged(job(Target("cuda")), [Case("a")]))
+    with pytest.raises(InputError, match="no scheduler answers"):
+        Cluster("tcp://127.0.0.1:9", 1.0).ask(job(), who)
 
 
 def test_a_gpu_is_a_resource_that_one_case_has_at_a_time():
@@ -124,11 +126,6 @@ def test_a_gpu_is_a_resource_that_one_case_has_at_a_time():
         results = list(Cluster(made.scheduler_address).judged(job(Target("cuda")), [Case(f"{n}") for n in range(12)]))
         assert len(results) == 12
         assert time.monotonic() - begin >= 12 * 0.02
-
-
-def test_no_scheduler():
-    with pytest.raises(InputError, match="no scheduler answers"):
-        Cluster("tcp://127.0.0.1:9", 1.0).ask(job(), who)
 
 
 def test_a_worker_uses_the_gpu_that_it_was_given():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.device import load_devices
 from fattn_probe.cases.shipped import find
 from fattn_probe.daily.regress.entries import own_cases
 from fattn_probe.daily.regress.suite import load_suite
@@ -11,6 +11,7 @@ from fattn_probe.llama.launch.constants import constants_of
 from fattn_probe.llama.launch.families import MMA_F16, TILE
 from fattn_probe.machine.run.base import Base
 from fattn_probe.machine.run.session import RunOptions
+from tests import made
 
 PASCAL, VOLTA, TURING = 61, 70, 75
 ONLY_TILE = (40, 72)
@@ -19,15 +20,12 @@ GROUPED = {192: 8, 320: 16}
 """Head sizes whose tile kernel has at least so many columns: heads of Q that share one of K."""
 
 
-def targets_of(entry):
-    return [parse_target(word, load_devices()) for word in entry.on if word.removeprefix("sim:") in load_devices()]
-
-
 def suite_parts(name="nightly"):
     path = find("suite", name)
     suite = load_suite(path)
     parts = [part for part in suite.parts if part.flavour == "release" and not (part.quants or part.sanitize)]
-    return [(part, target) for part in parts for target in targets_of(part)], path.parent
+    pairs = [(part, word) for part in parts for word in part.on if word.removeprefix("sim:") in load_devices()]
+    return [(part, made.target(word)) for part, word in pairs], path.parent
 
 
 ARCHITECTURES, OF_AMD = (

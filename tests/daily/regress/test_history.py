@@ -35,7 +35,7 @@ from fattn_probe.machine.run.outcome import Finding
 from fattn_probe.verdict.judge.bitwise import Check
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.measure.sampled import Sampled
-from tests.as_user import fattn_probe
+from tests.as_user import answer, fattn_probe
 from tests.daily.regress.made import SIM, night
 from tests.made import at_night
 
@@ -84,15 +84,12 @@ def test_times_of_a_real_gpu_are_the_machines():
     assert SIM.line == Identity(**{**vars(SIM), "machine": "there"}).line
 
 
-def test_pruning_keeps_what_was_accepted(history):
+def test_the_same_launches_are_kept_once_and_pruning_keeps_what_was_accepted(history):
     kept = night(history, PASS, accepted="good", ended=False)
     night(history, PASS, ended=False)
     assert history.prune("9999") == 1
     assert [run.uid for run in history.runs()] == [kept.uid]
     assert history.results(kept) == {"gqa": PASS}
-
-
-def test_the_same_launches_are_kept_once(history):
     for _ in range(3):
         history.add(history.begin(SIM, "nightly"), PASS)
     (count,) = history.connection.execute("SELECT count(*) FROM launches").fetchone()
@@ -405,8 +402,7 @@ def test_one_run_is_judged_by_its_name(tmp_path):
         assert [run.id for run in history.nights(runs[1])] == [runs[0].id, runs[1].id]
     judge = ("history", "judge", "--history", path)
     fattn_probe(*judge)
-    failed = fattn_probe(*judge, runs[1].uid[:12], "--json", code=6)
-    assert json.loads(failed.stdout)["runs"][0]["uid"] == runs[1].uid
+    assert answer(*judge, runs[1].uid[:12], code=6)["runs"][0]["uid"] == runs[1].uid
     fattn_probe(*judge, runs[2].uid)
     assert "no runs begin with 'zz'" in fattn_probe(*judge, "zz", code=2).stderr
     assert "name one run, or a suite" in fattn_probe(*judge, "zz", "--suite", "x", code=2).stderr

@@ -6,20 +6,9 @@ import re
 import pytest
 
 from tests.as_user import fattn_probe
-from tests.made import SCENARIOS
+from tests.made import CAUSAL, SCENARIOS, shape
 
-PADDED = """version: 1
-about: four sequences whose masks lie apart, on the kernel of gqa.yaml
-hsk: 64
-n_head: 16
-n_head_kv: 2
-n_q: 5
-n_kv: 256
-n_seq: 4
-mask: {kind: causal}
-layout: {mask: {pad: 64}}
-tolerance: {nmse: 1e-5}
-"""
+PADDED = shape(64, 16, 2, 5, 256, "n_seq: 4", CAUSAL, "layout: {mask: {pad: 64}}", "tolerance: {nmse: 1e-5}")
 OTHER_KERNELS = [("gqa", "another kernel"), ("gqa", "bits changed"), ("padded", "another kernel")]
 LATER = "pypi:xllamacpp==2026.10.11549"
 

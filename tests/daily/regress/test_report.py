@@ -57,7 +57,7 @@ def history(empty):
     return empty
 
 
-def test_the_page_names_what_changed_and_why_it_matters_with_its_maps_and_plots(history):
+def test_the_page_names_what_changed_with_maps_and_plots_is_complete_and_escapes(history):
     page = report(history)
     assert "1 regression, 2 without a verdict" in page
     for said in ("new failure", "the output is wrong now", "another launch", "the work is divided differently"):
@@ -73,10 +73,6 @@ def test_the_page_names_what_changed_and_why_it_matters_with_its_maps_and_plots(
     assert '<th scope="col">error / bound by run</th>' in page
     assert '<th scope="col"></th>' not in page
     assert "time by run" not in page
-
-
-def test_the_page_is_complete_in_itself_well_formed_and_escapes(history):
-    page = report(history)
     reader = Reader(page)
     assert not reader.names & {"script", "link", "img", "iframe", "object"}
     assert "<b>1</b>" not in page
@@ -86,6 +82,10 @@ def test_the_page_is_complete_in_itself_well_formed_and_escapes(history):
     assert {link.removeprefix("#") for link in reader.links} <= set(reader.ids)
     scrolling = [attributes for _, attributes in reader.found if "wide" in attributes.get("class", "").split()]
     assert all(one.get("tabindex") == "0" and one.get("aria-label") for one in scrolling), "by keyboard too"
+    fills = [re.findall(rf"\.h{place}{{[^}}]*fill:#(\w{{6}})", page) for place in range(5)]
+    assert all(len(found) == 1 for found in fills), "the same in light and dark"
+    light = [sum(bytes.fromhex(found)) for (found,) in fills]
+    assert light == sorted(light, reverse=True) and len(set(light)) == 5
 
 
 def test_what_was_lost_and_what_was_not_run_is_listed(history):
@@ -259,14 +259,6 @@ def test_a_crash_names_its_block_thread_and_line_if_it_has_them(history, place, 
 def test_a_colour_means_the_same_on_every_error_map(error, place):
     """Rows that were all wrong by 100,000 had the palest blue, which "1 and more" had on the map above."""
     assert re.findall(r'class="(h\d)"', picture_of(packed(np.full((4, 8), error), 4, 8), "x").svg) == place
-
-
-def test_a_darker_colour_is_a_larger_error_in_both_modes(history):
-    page = report(history)
-    fills = [re.findall(rf"\.h{place}{{[^}}]*fill:#(\w{{6}})", page) for place in range(5)]
-    assert all(len(found) == 1 for found in fills), "the same in light and dark"
-    light = [sum(bytes.fromhex(found)) for (found,) in fills]
-    assert light == sorted(light, reverse=True) and len(set(light)) == 5
 
 
 @pytest.mark.parametrize(("queries", "said"), [(1, "32 heads x 1 query"), (2, "32 heads x 2 queries")])

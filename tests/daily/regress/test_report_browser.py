@@ -93,16 +93,10 @@ def said(tmp_path, script):
     return dom.partition('<pre id="said">')[2].partition("</pre>")[0]
 
 
-def test_nothing_sticks_out_on_a_phone_and_all_can_be_reached_by_keyboard(page, tmp_path):
+def test_on_a_phone_nothing_sticks_out_labels_stay_and_each_case_has_its_error_and_kernel(page, tmp_path):
     assert said(tmp_path, FRAME) == '{"width":390,"wide":[],"unreachable":0,"maps":1,"alerts":0}'
-
-
-def test_the_labels_of_a_map_stay_while_it_scrolls(page, tmp_path):
     assert said(tmp_path, PINNED) == '{"scrolled":200,"labels":0,"work":-200}'
-
-
-def test_on_a_phone_the_error_and_the_kernel_of_a_case_are_on_the_screen(page, tmp_path):
-    """They were to the right of it."""
+    # They were to the right of it.
     found = json.loads(said(tmp_path, CARDS))
     assert found.pop("cells") > 20
     assert found == {"hidden": [], "labels": ["cases", "error / bound", "NMSE"], "cue": "none"}

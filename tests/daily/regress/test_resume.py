@@ -14,17 +14,8 @@ import pytest
 
 from fattn_probe.llama.source import DEFAULT_SOURCE, kept_files, resolve
 from tests.as_user import fattn_probe
-from tests.made import at_night
+from tests.made import at_night, shape
 
-SCENARIO = """
-version: 1
-about: tiny cases
-hsk: 64
-n_head: 1
-n_q: 1
-n_kv: {n_kv}
-matrix: {{seed: {seeds}}}
-"""
 SUITE = """
 version: 1
 about: two entries of tiny cases
@@ -51,8 +42,8 @@ class Place:
         self.write()
 
     def write(self, n_kv=64, seeds=(1, 2, 3), sample="all", more=(4, 5, 6)):
-        (self.folder / "tiny.yaml").write_text(SCENARIO.format(n_kv=n_kv, seeds=list(seeds)))
-        (self.folder / "more.yaml").write_text(SCENARIO.format(n_kv=64, seeds=list(more)))
+        (self.folder / "tiny.yaml").write_text(shape(64, 1, 1, 1, n_kv, f"matrix: {{seed: {list(seeds)}}}"))
+        (self.folder / "more.yaml").write_text(shape(64, 1, 1, 1, 64, f"matrix: {{seed: {list(more)}}}"))
         (self.folder / "s.yaml").write_text(SUITE.format(sample=sample))
 
     def words(self, *more):
@@ -114,7 +105,7 @@ def killed(place, number, by):
     command = [sys.executable, "-m", "fattn_probe", *map(str, place.words("--resume"))]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True) as run:
         deadline = time.monotonic() + PATIENCE
-        while run.poll() is None and reached(place) < number:
+        while run.poll() is None and len(read_of(place, place.times, ())) < number:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         alive = run.poll() is None
@@ -123,11 +114,12 @@ def killed(place, number, by):
     return alive
 
 
-def reached(place):
+def read_of(place, read, nothing):
+    """What is read from the history; `nothing` before there is a table."""
     try:
-        return place.rows("SELECT count(*) FROM results WHERE status <> 'lost'")[0][0] if place.history.exists() else 0
+        return read() if place.history.exists() else nothing
     except sqlite3.OperationalError:
-        return 0
+        return nothing
 
 
 def test_a_call_that_was_killed_between_two_entries_goes_on_with_the_second(place):

@@ -93,9 +93,6 @@ def test_one_case_beside_a_larger_baseline_is_compared_with_itself_alone(history
     assert as_json([outcome])["runs"][0]["filter"] == "^gqa$"
     assert "sim:h200, pypi:x==1: 1 pass" in said(outcome)
     assert "nothing changed" in said(outcome)
-
-
-def test_one_case_that_fails_beside_a_larger_baseline_is_the_only_change(history):
     outcome = run(history, only="^gqa$", gqa="fail")
     assert [(change.case, change.kind) for change in outcome.changes] == [("gqa", ChangeKind.NEW_FAILURE)]
     with pytest.raises(RegressionError, match=r"^sim:h200: 1 regression \(1 new failure\)$"):
@@ -143,7 +140,7 @@ def test_a_later_accepted_run_names_the_one_it_replaces(history):
     assert f"accepted {second.run.uid[:8]} as the new baseline of sim:h200 (faster)" in said(second)
 
 
-def test_the_first_failure_ends_the_run_with_the_exit_code_of_a_whole_one(history):
+def test_the_first_failure_ends_the_run_unless_the_baseline_has_it(history):
     say = Mock()
     outcome = run(history, until_failure=say, **{"sweep-n_q=3": "fail", "sweep-n_q=4": "fail"})
     say.assert_called_once_with("fail sweep-n_q=3 on sim:h200: ", "fail")
@@ -154,9 +151,6 @@ def test_the_first_failure_ends_the_run_with_the_exit_code_of_a_whole_one(histor
     assert history.runs()[-1].ended is None, "--resume continues with it"
     assert len(history.results(outcome.run)) == 5
     assert said(replace(outcome, results={})) == f"sim:h200, pypi:x==1: {len(CASES)} not run"
-
-
-def test_a_failure_of_the_baseline_is_neither_said_nor_an_end(history):
     run(history, accept="it fails", gqa="fail")
     say = Mock()
     outcome = run(history, until_failure=say, gqa="fail")
@@ -235,7 +229,7 @@ SAID = "not the same in every order: different bits or launches than alone after
 ORDERS = Orders({"gqa": DIFFERENCE}, 2)
 
 
-def test_orders_decide_about_a_case_that_passes_and_about_no_failure():
+def test_orders_decide_about_a_case_that_passes_and_the_first_one_that_differs_is_told():
     failed = with_orders(Result("gqa", "d", "pass", "as designed", output="00"), ORDERS, 3)
     assert (failed.status, failed.reason, failed.failure) == ("fail", f"as designed; {SAID}", SAID)
     assert [(check.name, check.fails) for check in failed.checks] == [("order", True)]
@@ -249,9 +243,6 @@ def test_orders_decide_about_a_case_that_passes_and_about_no_failure():
     assert with_orders(Result("gqa", "d", "pass", "as designed", output="00"), lost, 3).status == "fail"
     (check,) = with_orders(Result("sinks", "d", "pass", "as designed", output="00"), lost, 3).checks
     assert (check.passes, check.fails, check.reason) == (False, False, "killed by SIGKILL")
-
-
-def test_the_first_order_that_differs_is_the_one_that_is_told():
     later = OrderDifference("gqa", ("mla",), "third")
     ordering = Ordering({"gqa": "x", "mla": "y", "odd": ENDED}, {2: [later], 1: [DIFFERENCE, later]})
     assert ordering.found == ORDERS
@@ -339,23 +330,17 @@ def test_a_run_says_what_replaces_the_suites_own(suite):
     assert {(one.run.settings.checks.model, one.run.settings.checks.sample) for one in found} == {("always", "all")}
 
 
-def test_a_real_gpu_runs_only_the_entries_that_need_no_simulator(suite):
+def test_the_targets_of_an_entry_are_its_own_or_the_runs(suite):
     parts, notes = load_suite(suite).parts, list[str]()
     given = Given(on="gpu", note=notes.append)
     assert [[str(target) for target in given.targets(entry, suite.parent)] for entry in parts] == [["gpu:0"], [], []]
     assert "races needs a simulated GPU: skipping gpu:0" in notes
-
-
-def test_an_entry_has_gpus_of_its_own(suite):
     (suite.parent / "few.yaml").write_text('devices:\n  few: {like: h200, name: "few", multiProcessorCount: 5}\n')
     suite.write_text(SUITE.replace("on: [sim:h200, sim:t4]", "on: [sim:few]\n    devices: few.yaml"))
     assert [outcome.run.suite for outcome in run_all(suite, Given())] == ["three", "three/races", "three/memory"]
     (_, entry, _) = load_suite(suite).parts
     (target,) = Given().targets(entry, suite.parent)
     assert target.device.multiProcessorCount == 5
-
-
-def test_with_targets_of_the_run_no_entry_repeats_the_suites_own_cases(suite):
     text = (
         "version: 1\nabout: two\nscenarios: [a.yaml]\nentries:\n  - {name: small, scenarios: [a.yaml], on: [sim:t4]}\n"
     )

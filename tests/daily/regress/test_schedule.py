@@ -369,27 +369,21 @@ def job():
     return Job(by_name, RunOptions(tree=None), {}, H200)
 
 
-def test_every_case_has_its_result(job):
+def test_every_case_has_its_result_the_longest_first(job):
     cases = [case(f"c{number}") for number in range(40)]
     found = list(judged(job, cases, 3))
     assert sorted(result.name for result in found) == sorted(item.name for item in cases)
     assert {result.digest for result in found} == {cases[0].digest}
     assert len({result.reason for result in found}) <= 3
     assert found[0].reason.startswith("sim:h200 ")
-
-
-def test_the_longest_case_is_first(job):
     found = list(judged(job, [case("a"), case("b", n_q=9), case("c", n_q=5)], 1))
     assert [result.name for result in found] == ["b", "c", "a"]
 
 
-def test_a_case_that_raises_costs_itself(job):
+def test_a_case_that_raises_or_kills_its_workers_costs_itself(job):
     (lost, fine) = sorted(judged(job, [case("raise:it is odd"), case("x")], 1), key=lambda result: result.status)
     assert (lost.status, lost.reason, fine.status) == ("lost", "RuntimeError: it is odd", "pass")
     assert "Traceback" in lost.failure
-
-
-def test_a_case_that_kills_its_workers_is_lost(job):
     found = {result.name: result for result in judged(job, [case("die:"), case("x"), case("y")], 1)}
     assert found["die:"].status == "lost"
     assert found["die:"].reason == "it crashed 2 workers, the last one killed by SIGKILL"

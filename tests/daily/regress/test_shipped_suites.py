@@ -100,7 +100,7 @@ def includes(checks, others):
     return all(checks[name] == value if name in same else checks[name] >= value for name, value in others.items())
 
 
-def test_nightly_checks_what_quick_does():
+def test_nightly_checks_what_quick_does_and_each_vec_kernel_that_a_build_can_have():
     """So it catches whatever quick catches: the same case in the same build, on the same GPU."""
     quick, nightly = jobs_of("quick"), jobs_of("nightly") | jobs_of("nightly-amd")
     assert len(quick) > 2_000
@@ -111,18 +111,15 @@ def test_nightly_checks_what_quick_does():
         if not any(includes(more, checks) for more in nightly.get(job, ()))
     ]
     assert not missing
+    entries = entries_of("nightly")[0]
+    assert entries["checked-quants"].flavour == "check"
+    assert set(entries["checked-quants"].quants) == set(entries["quants"].quants)
 
 
 def test_each_vendor_has_its_own_nightly_suite():
     for name, amd in (("nightly", False), ("nightly-amd", True)):
         pairs = on_simulated("regress", find("suite", name), Given())
         assert {is_amd(arch_of(target)) for _, target in pairs} == {amd}
-
-
-def test_nightly_has_each_vec_kernel_that_a_build_can_have():
-    entries = entries_of("nightly")[0]
-    assert entries["checked-quants"].flavour == "check"
-    assert set(entries["checked-quants"].quants) == set(entries["quants"].quants)
 
 
 @pytest.mark.parametrize("name", ["quick", "nightly", "nightly-amd"])

@@ -14,9 +14,9 @@ import pytest
 
 from fattn_probe.llama.source import DEFAULT_SOURCE
 from tests.as_user import HEEDING_HANGUPS
+from tests.made import ROOT
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
-ROOT = Path(__file__).parents[3]
 SUITE = ROOT / "suites/upstream.yaml"
 
 

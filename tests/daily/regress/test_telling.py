@@ -88,13 +88,10 @@ def test_what_is_not_known_is_said(tree):
     assert told.chosen(), "the most telling of all"
 
 
-def test_no_change_of_attention_tells_nothing(tree):
+def test_no_change_of_attention_tells_nothing_and_a_file_is_of_a_family_or_of_all(tree):
     options = RunOptions(tree)
     assert telling(options, Base(options, "itself")) is None
     assert telling(options, Base(replace(options, tree=None), "gone", "no network")) is None
-
-
-def test_a_file_is_of_a_family_or_of_all():
     assert [concerns("fattn-vec.cuh", family) for family in ("mma", "tile", "vec")] == [False, False, True]
     assert concerns("template-instances/fattn-mma-f16-instance-ncols1_1-ncols2_16.cu", "mma")
     assert all(concerns("fattn-common.cuh", family) for family in ("mma", "tile", "vec"))

@@ -9,7 +9,6 @@ from unittest.mock import Mock
 import pytest
 
 from benchmarks.edit_to_verdict import copy_of
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.daily.regress import results
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.records import Result
@@ -23,6 +22,7 @@ from fattn_probe.verdict.judge.cases import JudgedCase, judged
 from fattn_probe.verdict.judge.checks import Checks
 from tests.as_user import fattn_probe
 from tests.daily.regress.test_schedule import case
+from tests.made import H200, target
 
 ONE = case("one", 1)
 LAUNCH = (
@@ -30,7 +30,7 @@ LAUNCH = (
     '"block": [32, 4, 1], "shared": 0, "regs": 90, "max_blocks_per_sm": 5, "origin": "measured"}'
 )
 PASS = Result("one", ONE.digest, "pass", "fine", {"nmse": 1.25e-7}, "a" * 64, LAUNCH)
-H200, GPU = (parse_target(name, load_devices()) for name in ("sim:h200", "gpu:0"))
+GPU = target("gpu:0")
 
 
 def code(digest, kernels=("vec 64",)):
@@ -150,7 +150,7 @@ def test_every_condition_of_a_run_and_of_the_judge_counts(cache, tree, monkeypat
         return Verdicts.under(Session(options), target, checks).conditions
 
     found = [under(), under(replace(options, quants=("q8_0-f16",))), under(checks=replace(checks, sample="all"))]
-    found += [under(target=parse_target("sim:a100", load_devices())), under(replace(options, flavour="check"))]
+    found += [under(target=target("sim:a100")), under(replace(options, flavour="check"))]
     found += [under(replace(options, simulation=replace(options.simulation, schedule=1)))]
     for name, value in (
         ("fattn_probe.machine.run.session.package_stamp", lambda: "another judge"),

@@ -2,7 +2,6 @@ import pytest
 
 from fattn_probe.base.console import OUT
 from fattn_probe.base.errors import BuildError, InputError
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.device.target import Target
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.daily.regress import versions
@@ -11,6 +10,7 @@ from fattn_probe.daily.regress.tables import bisection_json, render_bisection
 from fattn_probe.llama.source import patches
 from fattn_probe.llama.source.faults import corpus
 from fattn_probe.machine.run.session import RunOptions, Session
+from tests.made import target
 from tests.stand_in import StandIn
 
 RELEASES = [f"pypi:x=={number}" for number in range(20)]
@@ -103,7 +103,7 @@ def test_an_end_without_a_verdict_is_refused_with_the_reason(releases, end, said
         versions.bisect(releases(7, {end: status})[0], RELEASES, Case(), H200)
 
 
-def test_releases_between_two():
+def test_releases_between_two_and_two_side_by_side(releases):
     assert versions.between(RELEASES, RELEASES[3], RELEASES[6]) == RELEASES[3:7]
     with pytest.raises(InputError, match="does not come before"):
         versions.between(RELEASES, RELEASES[6], RELEASES[3])
@@ -111,9 +111,6 @@ def test_releases_between_two():
         InputError, match=r"x==77 is not one of 20 releases, pypi:x==0 to pypi:x==19; did you mean 'pypi:x==7'"
     ):
         versions.between(RELEASES, "pypi:x==77", RELEASES[3])
-
-
-def test_two_versions_side_by_side(releases):
     found = versions.diff(releases(5)[0], (RELEASES[1], RELEASES[9]), [Case()], H200, lambda *_: None)
     assert [change.kind for change in found.changes] == ["new failure"]
 
@@ -131,7 +128,7 @@ def test_the_step_that_plants_a_fault_of_an_amd_gpu_is_found(tree):
     ]
     steps = {f"step {at}": tuple(added[:at]) for at in range(len(added) + 1)}
     sessions = {step: Session(RunOptions(tree, patches=those)) for step, those in steps.items()}
-    found = versions.bisect(sessions.__getitem__, [*steps], case, parse_target(f"sim:{shown.device}", load_devices()))
+    found = versions.bisect(sessions.__getitem__, [*steps], case, target(f"sim:{shown.device}"))
     assert found.suspects == ("step 3",)
     assert {step: result.status for step, result in found.tried} == {
         "step 0": "pass",

@@ -168,13 +168,10 @@ def test_an_entry_says_which_and_why(tmp_path):
     assert (len(equivalents(path)), equivalents(path, amd=True)) == (1, ())
 
 
-def test_a_killed_mutant_is_killed_whatever_the_list_says():
+def test_equivalent_mutants_count_neither_as_killed_nor_as_missed_unless_one_is_killed():
     survivor = replace(KILLED, by="", case="", on="")
     assert [fate_of(item, [ONE]) for item in (KILLED, survivor)] == ["killed", "equivalent"]
     assert fate_of(survivor, []) == "survived"
-
-
-def test_equivalent_mutants_count_neither_as_killed_nor_as_missed():
     rows = [("x", "killed"), ("x", "survived"), ("x", "equivalent"), ("x", "not reached"), ("x", "not reached")]
     assert show.table("file", rows).rows == (
         ("x", "1", "1", "0", "2", "1", "50 %", "25 %"),
@@ -182,15 +179,12 @@ def test_equivalent_mutants_count_neither_as_killed_nor_as_missed():
     )
 
 
-def test_a_survivor_that_infects_no_case_is_told_from_others():
+def test_a_survivor_that_infects_no_case_is_told_from_others_and_has_the_cases_that_execute_it():
     survivor = replace(KILLED, by="", case="", on="", said=NOT_INFECTED, cases=5)
     found = Mutated(("sim:h200",), 3, (), None, (survivor, replace(survivor, said="", cases=1)), 9, 0)
     lines = [str(part) for part in render_mutation(found).renderables][-2:]
     assert lines == [f"survived 5 cases: {MUTANT} (gives no other value in any of them)", f"survived 1 case: {MUTANT}"]
-
-
-def test_a_survivor_has_the_cases_that_execute_it_and_no_total_that_is_none():
-    """The builds hold about twice the sample, which is not how many mutants the release has."""
+    # The builds hold about twice the sample, which is not how many mutants the release has.
     survivor = replace(KILLED, by="", case="", on="", cases=5)
     ran = {survivor.mutant.digest: tuple(f"case-{number} on sim:h200" for number in range(5))}
     found = Mutated(("sim:h200",), 5, (), None, (survivor,), 8, 0, ran)
@@ -237,16 +231,13 @@ def test_a_range_that_was_never_executed_goes_over_lines_without_code():
     assert coverage(*counted).gaps("a.cuh") == [(3, 7), (9, 9)]
 
 
-def test_instances_count_once_for_each_target():
+def test_instances_count_once_for_each_target_and_are_shown_by_kernel_and_gpu():
     found = coverage(tile(5, 1), other(5, 0))
     found.add([tile(5, 0)], "sim:t4")
     assert found.of_kernel("flash_attn_tile") == (Share(1, 3), Share(1, 3))
     assert found.of_kernel("flash_attn_tile", "sim:h200") == (Share(1, 2), Share(1, 2))
     assert found.of_kernel("flash_attn_tile", "sim:t4") == (Share(0, 1), Share(0, 1))
     assert found.of_kernel("flash_attn_ext_vec") == (Share(0, 0), Share(0, 0))
-
-
-def test_instances_are_shown_by_kernel_and_gpu():
     found = coverage(tile(5, 1), other(5, 0), tile(6, 0))
     found.add([tile(5, 1)], "sim:t4")
     measured = Measured("quick", found, ("sim:h200", "sim:t4"), 2, ())

@@ -53,20 +53,17 @@ def test_each_kind_of_fault(fault):
     assert fault in texts()
 
 
-def test_each_mutant_has_its_function():
+def test_each_mutant_has_its_function_and_what_must_be_constant_is_left_alone():
     found = [mutant.function for mutant in mutate(KERNEL + KERNEL.replace(" kernel(", " other("), "fattn-vec.cuh")[1]]
     half = len(found) // 2
     assert found == ["kernel"] * half + ["other"] * half
-
-
-def test_what_must_be_constant_template_arguments_and_assertions_are_left_alone():
     lines = {mutant.line for mutant in mutate(KERNEL, "fattn-vec.cuh")[1]}
     assert not lines & {1, 2, 3, 4, 5}  # the head, constexpr, static_assert, an array's size
     assert not any("load < ncols2" in text or "ncols1 , ncols1" in text for text in texts())
     assert not any(text.startswith("arithmetic: const float") for text in texts())  # a pointer's star
     assert not any("j < 7" in text for text in texts())
-    found = mutate("void f() { d = __builtin_amdgcn_mfma(a, b[1], d, 0, 2); }", "fattn.cu")[1]
-    assert [mutant.before for mutant in found] == [", b [ 1 ] , d"]
+    swapped = mutate("void f() { d = __builtin_amdgcn_mfma(a, b[1], d, 0, 2); }", "fattn.cu")[1]
+    assert [mutant.before for mutant in swapped] == [", b [ 1 ] , d"]
 
 
 @pytest.mark.parametrize(
@@ -97,12 +94,9 @@ def test_a_value_is_compared_with_the_faults_where_that_does_no_harm(line, fault
     assert both in [change.compared for change in found if f" {part} " in f" {change.after} "]
 
 
-def test_the_comparison_is_in_the_switch():
+def test_the_comparison_is_in_the_switch_and_code_of_amd_gpus_alone_is_marked():
     text = mutate("void f() { x = a + b; }", "fattn.cu")[0]
     assert "simt::mutant(1, simt::unknown(1) && simt::differ((a - b), (a + b))) ? (a - b) : (a + b)" in text
-
-
-def test_code_behind_a_condition_that_only_amd_gpus_meet_is_marked():
     assert {mutant.line for mutant in mutate(KERNEL, "fattn-vec.cuh")[1] if mutant.amd} == {16, 17}
 
 
@@ -165,13 +159,15 @@ def test_faults_with_the_same_text_in_a_line_are_told_apart():
     assert len({mutant.digest for mutant in found}) == len(found)
 
 
-def test_an_error_blames_other_names_the_nearest_line_before_it_or_the_arguments_of_a_template():
+def test_an_error_blames_other_names_the_nearest_line_or_the_arguments_of_a_template():
     found = mutate(KERNEL, "fattn-vec.cuh")[1]
     blamed = {mutant.id for mutant in found if mutant.line == 11 and mutant.operator == "other name"}
     assert suspects(found, {(("fattn-vec.cuh", 11),)}) == blamed
     assert suspects(found, {(("fattn-vec.cuh", 13),)}) == {m.id for m in found if m.line == 12 and m.operator == "f16"}
     (flag,) = (mutant for mutant in found if "!oob_check" in mutant.after)
     assert suspects(found, {(("fattn-vec.cuh", flag.line), ("fattn-vec.cuh", 11))}) == {flag.id}
+    outer, inner = ("fattn-mma-f16.cuh", 636), ("fattn-mma-f16.cuh", 390)
+    assert messages(OUTPUT) == {(outer, inner), (("fattn-vec.cuh", 12),)}
 
 
 OUTPUT = """\
@@ -181,11 +177,6 @@ overlay/ggml-cuda/fattn-mma-f16.cuh:390:23: error: static assertion failed: OOB 
 overlay/ggml-cuda/fattn-vec.cuh:12:3: error: 'nb99' was not declared in this scope
 overlay/ggml-cuda/common.cuh:99:3: error: somewhere else
 """
-
-
-def test_the_places_of_each_error():
-    outer, inner = ("fattn-mma-f16.cuh", 636), ("fattn-mma-f16.cuh", 390)
-    assert messages(OUTPUT) == {(outer, inner), (("fattn-vec.cuh", 12),)}
 
 
 @pytest.mark.network
@@ -201,16 +192,12 @@ def test_a_release_has_hundreds_of_mutants_in_each_file_and_the_patch_applies(tr
 
 
 @pytest.mark.network
-def test_the_recorded_mutants_are_made_and_none_is_only_for_amd_gpus(tree):
+def test_the_recorded_mutants_are_made_and_those_of_patched_sources(tree):
     recorded = {Mutant(**item["mutant"]).digest for item in documents(ROOT / "docs/measurements/mutants.jsonl.gz")}
-    made = {mutant.digest: mutant.amd for mutant in switched(tree, (), frozenset()).mutants}
-    assert {made.get(digest) for digest in recorded} == {False}
-
-
-@pytest.mark.network
-def test_mutants_are_made_of_patched_sources(tree):
     fault = find("faults/7465-tail-writes", tree)
     plain, made = (switched(tree, patches, frozenset()) for patches in ((), (fault,)))
+    for_amd = {mutant.digest: mutant.amd for mutant in plain.mutants}
+    assert {for_amd.get(digest) for digest in recorded} == {False}
     assert made.patches[0] == fault
     assert {item.digest for item in made.mutants} != {item.digest for item in plain.mutants}
 
@@ -250,11 +237,6 @@ def compiled(same_files, monkeypatch):
 def memory(same_files):
     """The document that remembers; none yet."""
     return lambda: next((same_files.root.parent / "cache/mutants").glob("*.document"))
-
-
-def told(document):
-    """What a document has behind its first line."""
-    return json.loads(document.read_text().partition("\n")[2])
 
 
 def test_each_file_is_mutated_once(same_files, monkeypatch):
@@ -300,7 +282,8 @@ def test_two_processes_that_find_out_at_once_remember_both(same_files, compiled,
 
     monkeypatch.setattr(schema, "checked", meanwhile)
     compiling(BuildRequest(same_files), KERNELS, print)
-    assert {key[:2] for key in told(memory()) if key[:2].isdecimal()} == {"75", "90"}
+    remembered = json.loads(memory().read_text().partition("\n")[2])  # behind the first line
+    assert {key[:2] for key in remembered if key[:2].isdecimal()} == {"75", "90"}
 
 
 def test_an_error_that_is_no_mutant_s_ends_it(same_files, compiled, monkeypatch):

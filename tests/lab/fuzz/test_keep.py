@@ -37,16 +37,13 @@ def judged(number, settings, status="pass", launches=f"{MMA}\n{FIXUP}"):
     return Judged(Drawn(number, settings, case, H200, ()), Result(case.name, case.digest, status, launches=launches))
 
 
-def test_the_features_of_a_divided_launch():
+def test_the_features_of_a_divided_launch_and_of_many_parallel_blocks():
     found = features(judged(1, GQA), None)
     assert "kernel flash_attn_ext_f16<64,64,8,8,false,false,false>" in found
     assert {"1 KV steps in a block", "3-4 parts in a tile", "1 tiles in a block", "equal parts"} <= set(found)
     assert {"with flash_attn_stream_k_fixup_uniform", "partial query tile", "partial group of heads"} <= set(found)
     assert {"K q8_0", "K view", "V contiguous", "mask causal"} <= set(found)
     assert not {"partial KV tile", "sinks"} & set(found)
-
-
-def test_many_parallel_blocks_are_a_feature_of_vec_kernels():
     settings = {"hsk": 64, "n_head": 1, "n_q": 1, "n_kv": 8192}
     vec = "flash_attn_ext_vec<64,1,GGML_TYPE_F16,GGML_TYPE_F16,false>"
     many, few = (launch(vec, [1, blocks, 1], [128, 1, 1]) for blocks in (33, 32))
@@ -136,17 +133,13 @@ LARGE = {
 }  # fmt: skip
 
 
-def view_of_K(settings):
-    return settings.get("layout", {}).get("K", {})
-
-
 @pytest.mark.parametrize(
     ("fails", "left"),
     [
         (lambda s: True, {"hsk": 128, "n_head": 1, "n_q": 1, "n_kv": 1}),
         (lambda s: s["n_kv"] > 700, {"hsk": 128, "n_head": 1, "n_q": 1, "n_kv": 701}),
         (
-            lambda s: view_of_K(s).get("offset", 0) >= 5,
+            lambda s: s.get("layout", {}).get("K", {}).get("offset", 0) >= 5,
             {"hsk": 128, "n_head": 1, "n_q": 1, "n_kv": 1, "layout": {"K": {"kind": "view", "offset": 5}}},
         ),
         (

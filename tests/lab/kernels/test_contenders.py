@@ -147,7 +147,7 @@ def test_views_and_queries_that_see_nothing(tmp_path):
 
 
 @pytest.mark.build
-def test_the_starter_runs_beside_llama_cpp(tmp_path):
+def test_the_starter_runs_beside_llama_cpp_and_a_wrong_one_fails_with_the_cause(tmp_path):
     fattn_probe("kernel", "new", "my.cu", cwd=tmp_path)
     assert "already exists" in fattn_probe("kernel", "new", "my.cu", cwd=tmp_path, code=2).stderr
     kernels = "llama,my.cu:my_attention"
@@ -157,11 +157,6 @@ def test_the_starter_runs_beside_llama_cpp(tmp_path):
     assert llama["status"] == mine["status"] == "pass" and mine["metrics"]["nmse"] < 1e-12
     assert mine["launches"][0]["kernel"] == "my_kernel" and mine["seconds"] == []
     assert llama["design"]["equal_bits"] == 1.0
-
-
-@pytest.mark.build
-def test_a_wrong_kernel_fails_with_the_cause(tmp_path):
-    fattn_probe("kernel", "new", "my.cu", cwd=tmp_path)
     text = (tmp_path / "my.cu").read_text()
     (tmp_path / "my.cu").write_text(text.replace("j < op.visible(i) &&", "j < op.visible(i) - 1 &&"))
     done = fattn_probe("compare", "gqa", "--kernel", "my.cu:my_attention", "--on", "sim:h200", cwd=tmp_path, code=5)
@@ -324,15 +319,12 @@ def test_nothing_is_cut(width):
     assert all(len(line) <= width for line in said.splitlines())
 
 
-def test_the_document_has_each_kernel_s_times_and_launches():
+def test_the_document_has_each_kernel_s_times_and_the_interval_holds_the_median():
     (row,) = document([timed()])["rows"]
     assert row["contender"] == "exact" and row["seconds"] == [1e-3, 2e-3, 3e-3]
     assert row["launches"] == [] and row["status"] == "pass"
     assert row["flop"] == 2 * 2 * 5 * 70 * 128
     assert row["bytes"] == 4 * 2 * 5 * 64 + 2 * 2 * 2 * 70 * 64 + 4 * 2 * 5 * 64
-
-
-def test_the_interval_holds_the_median_as_often_as_it_says():
     draw = random.Random(1)
     held = 0
     for _ in range(2000):

@@ -1,19 +1,17 @@
 """Contenders on a real GPU: as right as on the simulated one, and timed."""
 
-import json
 import re
 
 import pytest
 
 from fattn_probe.lab.kernels.compiled import CUDA
-from tests.as_user import fattn_probe
+from tests.as_user import answer, fattn_probe
 
 pytestmark = pytest.mark.gpu
 
 
 def test_kernels_are_right_and_timed():
-    done = fattn_probe("compare", "prefill", "gqa", "--kernel", "llama,naive,tiled", "--on", "gpu,sim:h200", "--json")
-    rows = json.loads(done.stdout)["rows"]
+    rows = answer("compare", "prefill", "gqa", "--kernel", "llama,naive,tiled", "--on", "gpu,sim:h200")["rows"]
     assert len(rows) == 12 and all(row["status"] == "pass" for row in rows)
     timed = [row for row in rows if row["seconds"]]
     assert {row["on"] for row in timed} == {"gpu:0"} and all(len(row["seconds"]) == 20 for row in timed)

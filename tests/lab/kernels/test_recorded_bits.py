@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.as_user import fattn_probe
+from tests.as_user import answer
 
 pytestmark = pytest.mark.build
 
@@ -23,8 +23,7 @@ MEASURED = outputs("h200")
 @pytest.mark.parametrize("case", ["gqa", *(pytest.param(name, marks=pytest.mark.night) for name in ("mha", "prefill"))])
 def test_the_bits_are_those_of_an_h200(case):
     kernels = ["llama", "naive", "tiled", *(["tilelang"] if importlib.util.find_spec("tilelang") else [])]
-    done = fattn_probe("compare", case, "--kernel", ",".join(kernels), "--on", "sim:h200", "--json")
-    rows = json.loads(done.stdout)["rows"]
+    rows = answer("compare", case, "--kernel", ",".join(kernels), "--on", "sim:h200")["rows"]
     assert [row["contender"] for row in rows] == kernels
     assert {row["contender"]: row["output"][:16] for row in rows} == {name: MEASURED[case, name] for name in kernels}
 

@@ -13,7 +13,7 @@ from fattn_probe.base.errors import BuildError
 from fattn_probe.base.process import run
 from fattn_probe.daily.doctor.facts import find_tool
 from fattn_probe.llama.build.toolchain import find_toolchain
-from tests.as_user import fattn_probe
+from tests.as_user import answer
 
 JOINED = Path(__file__).with_name("joined.cu")
 H100 = json.loads(JOINED.with_name("h100.json").read_text())["tests/lab/profile/joined.cu"]
@@ -81,7 +81,7 @@ def counted(section):
 @functools.cache
 def on(target):
     """The counts of each launch of joined.cu, with its kernel's name."""
-    (profile,) = json.loads(fattn_probe("profile", JOINED, "--on", target, "--json").stdout)["profiles"]
+    (profile,) = answer("profile", JOINED, "--on", target)["profiles"]
     return [(name_of(launch), launch["counts"]) for launch in profile["launches"]]
 
 
@@ -106,7 +106,10 @@ def test_nvcc_joins_turns_of_a_loop(machine_code, kernel):
 def test_the_simulator_joins_what_nvcc_joins():
     found = on("sim:h200")
     straight = {name: (counts["shared_loads"], counts["shared_stores"]) for name, counts in found if name in STRAIGHT}
-    assert straight == {name: executed_once(expected) for name, expected in STRAIGHT.items()}
+    assert straight == {
+        name: tuple(sum(times for one, times in expected.items() if one.startswith(kind)) for kind in ("LDS", "STS"))
+        for name, expected in STRAIGHT.items()
+    }
     assert [counts["shared_loads"] for name, counts in found if name == "loop"] == [n // 4 + n % 4 for n in LENGTHS]
     pairs = [counts["shared_loads"] for name, counts in found if name == "loop_of_pairs"]
     assert pairs == [2 * (n // 4) + n % 4 for n in LENGTHS]
@@ -120,13 +123,6 @@ BOTH = [pytest.param("sim:h200", marks=pytest.mark.build), pytest.param("gpu", m
 @pytest.mark.parametrize("target", BOTH)
 def test_the_counts_are_an_h100_s(target):
     assert [(name, [counts[key] for key in KEYS]) for name, counts in on(target)] == MEASURED
-
-
-def executed_once(instructions):
-    def all_of(kind):
-        return sum(times for name, times in instructions.items() if name.startswith(kind))
-
-    return all_of("LDS"), all_of("STS")
 
 
 STRUCTURES = Path(__file__).with_name("structures.cu")
@@ -165,8 +161,7 @@ def expected():
 
 
 def counts_on(target):
-    done = fattn_probe("profile", STRUCTURES, "--on", target, "--timeout", "60", "--json")
-    (profile,) = json.loads(done.stdout)["profiles"]
+    (profile,) = answer("profile", STRUCTURES, "--on", target, "--timeout", "60")["profiles"]
     wanted = dict(expected())
     return {
         name_of(launch): {key: launch["counts"][key] for key in wanted[name_of(launch)]}

@@ -147,12 +147,9 @@ def test_pairs_that_change_exchange_their_own_values(schedule):
     assert "0 wrong\n" in program(HERE / "masks.cu", "--on", "sim:h200", "--schedule", schedule).stdout
 
 
-def test_amd_gpus_are_for_hip_programs():
+def test_amd_gpus_are_for_hip_programs_whose_faults_have_hips_words():
     said = program(HERE / "prints.cu", "--on", "sim:mi300x", code=2).stderr
     assert "is a CUDA program: AMD GPUs run HIP programs" in said
-
-
-def test_what_stops_a_kernel_of_hip_has_its_words():
     said = program(HERE / "stopped.hip", "--on", "sim:mi300x,sim:rx7900xtx", code=5).stdout
     assert said.count("trap: __trap() in") == 2
     said = program(HERE / "stopped.hip", "--on", "sim:mi50", "--", "large", code=5).stdout
@@ -189,9 +186,17 @@ def test_an_early_return_that_leaves_a_tile_half_loaded_is_found():
     assert f"sumat{path}:12" in "".join(said.split())  # a long path breaks the line
 
 
-def test_a_kernel_may_access_what_kernels_allocate():
+def test_a_kernel_may_access_what_kernels_allocate_on_the_device_heap():
     said = program(HERE / "heap.cu", "--on", "sim:h200", "--check").stdout
     assert said.startswith("6\n")
+    assert "the checker found nothing" in said
+    path = HERE / "heap_faults.cu"
+    for number, message in enumerate(SAID_OF_HEAP):
+        assert message in " ".join(
+            program(path, "--on", "sim:h200", "--check", "--", str(number), code=5).stdout.split()
+        )
+    said = program(path, "--on", "sim:h200", "--check", "--", "7").stdout
+    assert said.startswith("18\n")
     assert "the checker found nothing" in said
 
 
@@ -206,32 +211,18 @@ SAID_OF_HEAP = [
 ]
 
 
-def test_memory_of_the_device_heap_is_called_so():
-    path = HERE / "heap_faults.cu"
-    for number, message in enumerate(SAID_OF_HEAP):
-        assert message in " ".join(
-            program(path, "--on", "sim:h200", "--check", "--", str(number), code=5).stdout.split()
-        )
-    said = program(path, "--on", "sim:h200", "--check", "--", "7").stdout
-    assert said.startswith("18\n")
-    assert "the checker found nothing" in said
-
-
-def test_prints_come_in_order_and_the_exit_code_is_the_programs():
+def test_prints_come_in_order_the_exit_code_is_the_programs_and_an_assertion_is_a_finding():
     said = program(HERE / "prints.cu", "--on", "sim:h200", code=7).stdout
     assert said.startswith("host\nfirst 0.0\nfirst 0.1\nfirst 0.2\nsecond 0\ndone\n")
+    path = HERE / "prints.cu"
+    said = program(path, "--on", "sim:h200", "--", "a", "b", code=5).stdout
+    assert f'assertion: assert(blockIdx.x < 2 && "two blocks") in {path}:8 failed' in " ".join(said.split())
+    assert "second 1" in said
 
 
 def test_an_exit_code_of_130_is_the_programs_own(written):
     done = program(written("int main() { return 130; }\n"), "--on", "sim:h200", code=130)
     assert "interrupted" not in done.stderr
-
-
-def test_an_assertion_is_a_finding_with_its_place():
-    path = HERE / "prints.cu"
-    said = program(path, "--on", "sim:h200", "--", "a", "b", code=5).stdout
-    assert f'assertion: assert(blockIdx.x < 2 && "two blocks") in {path}:8 failed' in " ".join(said.split())
-    assert "second 1" in said
 
 
 def test_macros_folders_and_architectures():
@@ -293,7 +284,7 @@ def test_a_kernel_that_gets_a_host_pointer_is_named():
     assert "in writes\n" in program(path, "--on", "sim:h200", "--check", code=5).stdout
 
 
-def test_a_refused_launch_is_shown_though_the_program_does_not_look():
+def test_a_refused_launch_is_shown_though_the_program_does_not_look_and_what_is_not_known_is_null():
     path = HERE / "refused.cu"
     said = "".join(program(path, "--on", "sim:h200", "--check").stdout.split())
     assert "0launches,launchesrefusedat3places" in said
@@ -305,10 +296,6 @@ def test_a_refused_launch_is_shown_though_the_program_does_not_look():
     assert [(Path(one["file"]).name, one["line"]) for one in run["refused"]] == [
         ("refused.cu", n) for n in (14, 15, 16)
     ]
-
-
-def test_what_is_not_known_of_a_launch_is_null():
-    path = HERE / "refused.cu"
     (run,) = json.loads(program(path, "--on", "sim:h200", "--check", "--json", "--", "a").stdout)["runs"]
     (launch,) = run["launches"]
     assert (launch["regs"], launch["static_shared"], launch["origin"]) == (None, 128, "unknown")

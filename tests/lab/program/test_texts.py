@@ -29,34 +29,28 @@ def shown(run, target=H200, *, checked=False):
     return made.shown(execute.render(run, target, checked=checked), width=100)
 
 
-def test_the_later_record_of_a_launch_counts():
+def test_equal_launches_and_grids_of_one_kernel_share_a_row_and_the_later_record_counts():
     launches = launches_of(RECORDS)
     assert [launch.order for launch in launches] == [0, 1, 2]
     assert launches[0].static_shared == 65536
-
-
-def test_equal_launches_share_a_row():
     text = shown(ProgramRun("sim:h200", 0, 0.1, launches_of(RECORDS)))
     assert "sim:h200: 3 launches" in text
     (row,) = [line for line in text.splitlines() if line.startswith("sum")]
     assert row.split() == ["sum", "2", "4x1x1", "256x1x1", "65536", "B", "3", "(38", "%)"]
     assert "scale<4>" in text or "scale<float,4>" in text
     assert "exit status 0 after 0.1 s" in text
-
-
-@pytest.mark.parametrize("host_time", [False, True])
-def test_measured_time_is_said_to_be_the_hosts(host_time):
-    text = shown(ProgramRun("sim:h200", 0, 0.1, launches_of(RECORDS), host_time=host_time))
-    assert (execute.HOST_TIME[:40] in text) == host_time
-
-
-def test_grids_of_one_kernel_share_a_row():
     sizes = ("[1,1,1]", "[20,1,1]", "[3,2,1]")
     lines = [
         RECORDS.splitlines()[0].replace("[4,1,1]", size).replace(":0,", f":{n},", 1) for n, size in enumerate(sizes)
     ]
     text = shown(ProgramRun("sim:h200", 0, 0.1, launches_of("\n".join(lines))))
     assert "1x1x1 to 20x1x1" in text
+
+
+@pytest.mark.parametrize("host_time", [False, True])
+def test_measured_time_is_said_to_be_the_hosts(host_time):
+    text = shown(ProgramRun("sim:h200", 0, 0.1, launches_of(RECORDS), host_time=host_time))
+    assert (execute.HOST_TIME[:40] in text) == host_time
 
 
 def test_the_frames_of_the_launch_are_left_out_with_or_without_a_kernel():
@@ -81,11 +75,8 @@ def test_a_finding_ends_the_report():
     assert "found nothing" not in text
 
 
-def test_the_checker_says_that_it_found_nothing():
+def test_the_checker_says_that_it_found_nothing_and_unknown_static_memory_is_no_none():
     assert "the checker found nothing" in shown(ProgramRun("sim:h200", 0, 0.1, ()), checked=True)
-
-
-def test_static_memory_that_is_not_known_is_not_shown_as_none():
     text = shown(
         ProgramRun("sim:h200", 86, 0.1, launches_of(RECORDS.splitlines()[0].replace('"static_shared":0,', "")))
     )
@@ -110,7 +101,7 @@ def test_refused_launches_are_shown_once_for_each_place():
     assert "the checker found nothing in the launches that ran" in shown(some, checked=True)
 
 
-def test_a_program_that_timed_out_is_named_with_its_last_launch():
+def test_a_program_that_timed_out_is_named_with_its_last_launch_and_so_is_a_crash():
     made, settings = Executable(Path("/cache/bin/a-123"), Path("a.cu")), execute.ProgramSettings(timeout=3.0)
     error = execute.timed_out(made, settings, RECORDS, "one\ntwo\n")
     assert str(error).splitlines() == [
@@ -119,9 +110,6 @@ def test_a_program_that_timed_out_is_named_with_its_last_launch():
         "two",
     ]
     assert str(execute.timed_out(made, settings, "", "")) == "a.cu timed out after 3 s; before its first launch"
-
-
-def test_a_crash_of_the_host_is_named():
     assert "killed by SIGSEGV after" in shown(ProgramRun("sim:h200", -11, 0.1, ()))
 
 
@@ -140,12 +128,9 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_its_own_headers_belong_to_it_and_standard_ones_come_first(folder):
+def test_its_own_headers_belong_to_it_also_in_folders_and_standard_ones_come_first(folder):
     assert set(Program(folder / "main.cu").texts) == {folder / "main.cu", folder / "lib/tile.cuh"}
     assert set(Program(folder / "main.cu").standard_headers) == {"cstdio", "vector", "math.h"}
-
-
-def test_headers_are_found_in_folders_too(folder):
     (folder / "other.h").write_text("int other();\n")
     (folder / "lib/other.h").write_text("int another();\n")
     found = Program(folder / "main.cu", includes=(folder / "lib",)).texts

@@ -70,16 +70,13 @@ def test_the_running_maximum_never_falls_and_ends_at_the_log_sum_exp(subject):
             np.testing.assert_array_equal(lse, result.lse[step.rows])
 
 
-def test_the_inner_loop_is_over_queries_in_flash_attention_1_and_over_kv_in_2():
+def test_flash_attention_1_loops_over_queries_inside_and_finishes_O_after_every_tile():
     subject = subject_of(made_op(0, n_q=5, n_kv=12), B_r=4, B_c=6, fa1=(4, 6))
     order = {
         name: [(step.rows.start, step.kv.start) for step in run(name, subject).trace if step.what == "tile"]
         for name in ("fa1", "fa2")
     }
     assert order == {"fa1": [(0, 0), (4, 0), (0, 6), (4, 6)], "fa2": [(0, 0), (0, 6), (4, 0), (4, 6)]}
-
-
-def test_O_is_finished_after_every_tile_in_flash_attention_1_but_not_in_2():
     op = made_op(3, n_q=1, n_kv=8)
     half = replace(op, K=op.K[:, :, :4], V=op.V[:, :, :4])
     first = run("fa1", subject_of(op, fa1=(1, 4))).trace[1].state
@@ -114,14 +111,11 @@ def test_stream_k_is_attention_over_a_whole_op(blocks):
     np.testing.assert_allclose(found.out.transpose(0, 2, 1, 3), expected, rtol=0, atol=1e-13)
 
 
-def test_stream_k_reads_a_mask_once_for_all_heads_of_a_tile():
+def test_stream_k_reads_a_mask_once_for_all_heads_of_a_tile_and_has_a_fixup_at_seams():
     op = made_op(5, group=8, n_q=4, n_kv=16, mask="causal")
     assert stream_k(op, divide(op.shape, 4, 16, 1)).reads["mask"] == 4 * 16
     op = made_op(5, group=8, n_q=4, n_kv=16, mask="heads")
     assert stream_k(op, divide(op.shape, 4, 16, 1)).reads["mask"] == 8 * 4 * 16
-
-
-def test_stream_k_without_a_seam_has_no_fixup():
     op = made_op(5, n_head_kv=2, group=2, n_q=8, n_kv=32)
     whole = stream_k(op, divide(op.shape, 4, 16, 4))
     assert "dst_fixup" not in whole.writes
@@ -144,20 +138,17 @@ def test_stream_k_skips_tiles_hidden_by_a_scanned_mask():
     np.testing.assert_allclose(short.out, full.out, rtol=0, atol=1e-14)
 
 
-def test_there_are_at_most_as_many_blocks_as_steps_and_ncols2_is_upstreams():
+def test_at_most_as_many_blocks_as_steps_upstreams_ncols2_and_no_padding_in_a_piece():
     assert len(divide(made_op(0, n_q=2, n_kv=3).shape, 4, 4, 132).blocks) == 1
     groups = {group: divide(made_op(0, group=group).shape, 4, 4, 1).ncols2 for group in (1, 2, 3, 4, 5, 7, 16)}
     assert groups == {1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 7: 8, 16: 8}
-
-
-def test_a_piece_excludes_padding():
     op = made_op(0, group=7, n_q=5, n_kv=50)
     launch = divide(op.shape, 8, 64, 1)
     ((_, work),) = launch.parts
     assert launch.rows(work) == (slice(0, 7), slice(0, 5), slice(0, 50))
 
 
-def test_equal_infinities_agree_and_NaN_never_does():
+def test_equal_infinities_agree_NaN_never_does_and_a_fault_in_the_data_shows():
     inf, nan = np.array([-np.inf, 1.0]), np.array([np.nan, 1.0])
     assert difference(inf, inf, 1.0) == 0.0
     assert difference(nan, inf, 1.0) == np.inf
@@ -165,9 +156,6 @@ def test_equal_infinities_agree_and_NaN_never_does():
     assert difference(np.array([101.0]), np.array([100.0]), 1.0, relative=True) == 0.01
     assert not Agreement(1e-11, 0.0).equal
     assert not Agreement(0.0, 1e-11).equal
-
-
-def test_a_fault_in_the_data_shows():
     subject = subject_of(made_op(0, n_q=4, n_kv=12))
     results = {name: run(name, subject) for name in ALGORITHMS}
     results["fa2"].out[2, 3] += 1e-9

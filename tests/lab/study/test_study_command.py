@@ -80,16 +80,13 @@ def test_the_schedule_numbers_the_tiles_in_the_order_of_the_algorithm():
     assert rows["fa2"] == [["0-3", "1", "2", "3", "4"], ["4-6", "5", "6", "7", "8"]]
 
 
-def test_hidden_tiles_are_drawn_but_their_steps_are_omitted():
+def test_first_and_last_steps_are_listed_and_those_of_hidden_tiles_are_omitted():
     done = study_case(case_of("sliding-window"), "fa2", StudyOptions())
     text = rendered(done, 80)
     hidden = study_json(done)["summary"]["hidden"]
     assert text.count("╱") == hidden + 1  # and once in the legend
     assert hidden > 20
     assert "not listed" in text
-
-
-def test_first_and_last_steps_are_listed():
     done = study_case(case_of("decode"), "split-kv", StudyOptions())
     lines = rendered(done, 80, steps=8).splitlines()
     firsts = [line.split()[0] for line in lines[lines.index("Steps") + 3 :] if line.strip()]

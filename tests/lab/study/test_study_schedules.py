@@ -149,13 +149,10 @@ def test_two_actors_share_a_unit_and_one_that_waits_for_nothing_is_a_deadlock():
     assert warpgroups.simulate({"A": (Wait(("never",)),), "B": ()}).deadlock == {"A": ("never",)}
 
 
-def test_slots_follow_from_the_sizes():
+def test_slots_follow_from_the_sizes_and_setmaxnreg_moves_registers_to_the_consumers():
     assert warpgroups.slots_of(64, 128) == (1, 1)
     assert warpgroups.slots_of(64, 64) == (1, 2)  # half the products' work for each exponential
     assert warpgroups.slots_of(16, 128) == (5, 1)  # few queries share a load
-
-
-def test_setmaxnreg_moves_registers_from_the_producer_to_the_consumers():
     assert warpgroups.registers_of(WarpgroupPlan(4, 2, "both"), 64, 128, 128) == warpgroups.Registers(168, 24, 240, 192)
     assert warpgroups.registers_of(WarpgroupPlan(4, 2, "ping-pong"), 64, 128, 128).accumulators == 128
     assert warpgroups.registers_of(WarpgroupPlan(4, 2, "none", consumers=1), 64, 64, 64) == warpgroups.Registers(

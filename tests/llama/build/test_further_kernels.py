@@ -7,14 +7,12 @@ import pytest
 
 from fattn_probe.base.errors import BuildError
 from fattn_probe.cases.scenario.cases import cases_of
-from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.shipped import find
 from fattn_probe.llama.build.rewrite import Style, rewrite
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
-from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.prepare import prepare
 from fattn_probe.machine.run.session import RunOptions, Session
-from tests.made import H200
+from tests.made import H200, captured
 
 KERNELS = """
 template <int D, bool twice>
@@ -44,8 +42,7 @@ def tree(tmp_path):
 def test_they_are_compiled_when_they_are_launched(tree):
     session, (case,) = Session(RunOptions(tree)), cases_of([find("scenario", "gqa")])
     prepare(session, [(case, [H200])])
-    ran = session.capture(case, make_inputs(case), H200)
-    assert isinstance(ran, Capture), ran
+    ran = captured(session, case)
     assert np.ravel(ran.dst)[:2].tolist() == [2.0 * case.op.sizes.hsv, 3.0]
 
 

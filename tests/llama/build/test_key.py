@@ -99,12 +99,9 @@ def test_wrong_requests_are_refused(tmp_path, fields, message):
         BuildRequest(make_tree(tmp_path), **fields)
 
 
-def test_contents_only_grow():
+def test_contents_only_grow_and_a_build_is_complete_if_it_has_all():
     union = CONTENTS.union(Contents(("mma 64,64,8,8", "vec 64,F,F"), ("scale.cu",), (), True, dry=True))
     assert union == Contents(("mma 64,64,8,8", "tile 64,64", "vec 64,F,F"), ("scale.cu",), ("fattn-runner",), True)
-
-
-def test_a_build_is_complete_if_it_has_all():
     assert is_complete(MANIFEST, Contents(("tile 64,64",), (), ("fattn-runner",)))
     assert not is_complete(MANIFEST, Contents(("tile 80,80",)))
     assert not is_complete(MANIFEST, Contents((), ("scale.cu",)))

@@ -38,13 +38,21 @@ def prepared(root, folder, engine="sim", patches=(), texts=None, **contents):
     return folder / "overlay" / CUDA
 
 
-def test_the_simulators_overlay_is_rewritten_with_our_own_sources_beside_and_the_tree_is_not(tmp_path):
+def test_the_overlay_is_rewritten_the_tree_is_not_and_preparing_again_repairs_what_differs(tmp_path):
     cuda = prepared(tmp_path / "tree", tmp_path / "build")
     assert "simt::describe" in (cuda / "fattn.cu").read_text()
     assert "simt::describe" not in (tmp_path / "tree" / CUDA / "fattn.cu").read_text()
     assert (tmp_path / "build/native/runner/runner.cpp").is_file()
     assert (tmp_path / "build/native/cublas/cublas_v2.h").is_file()
     assert not [path for path in (tmp_path / "build").iterdir() if path.name.startswith(".overlay")]
+    kept, case = cuda / "fattn.cu", cuda / "template-instances/fattn-probe-mma-64-64-8-8.cu"
+    times = kept.stat().st_mtime_ns, case.stat().st_mtime_ns
+    (cuda / "convert.cu").write_text("broken")
+    (cuda / "stray.cu").write_text("")
+    prepared(tmp_path / "tree", tmp_path / "build")
+    assert (kept.stat().st_mtime_ns, case.stat().st_mtime_ns) == times
+    assert (cuda / "convert.cu").read_text() == "int one;\n"
+    assert not (cuda / "stray.cu").exists()
 
 
 def test_a_part_of_a_file_has_the_names_and_lines_of_the_whole(tmp_path):
@@ -118,18 +126,6 @@ def test_patches_are_put_on_the_overlay_only(tmp_path):
     cuda = prepared(tmp_path / "tree", tmp_path / "build", "cuda", (patch,))
     assert (cuda / "convert.cu").read_text() == "int two;\n"
     assert (tmp_path / "tree" / CUDA / "convert.cu").read_text() == "int one;\n"
-
-
-def test_preparing_again_keeps_equal_files_and_repairs_others(tmp_path):
-    cuda = prepared(tmp_path / "tree", tmp_path / "build")
-    kept, case = cuda / "fattn.cu", cuda / "template-instances/fattn-probe-mma-64-64-8-8.cu"
-    times = kept.stat().st_mtime_ns, case.stat().st_mtime_ns
-    (cuda / "convert.cu").write_text("broken")
-    (cuda / "stray.cu").write_text("")
-    prepared(tmp_path / "tree", tmp_path / "build")
-    assert (kept.stat().st_mtime_ns, case.stat().st_mtime_ns) == times
-    assert (cuda / "convert.cu").read_text() == "int one;\n"
-    assert not (cuda / "stray.cu").exists()
 
 
 def test_an_overlay_as_it_was_made_is_not_made_again(tmp_path, monkeypatch):

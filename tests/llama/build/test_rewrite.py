@@ -149,12 +149,9 @@ def test_a_body_that_defines_a_macro_keeps_its_directives():
     assert found.splitlines()[1:] == ["#ifdef X", "#define Y 1", "#endif", "", "}"]
 
 
-def test_declaration_only_loses_its_launch_bounds():
+def test_a_declaration_loses_its_launch_bounds_and_conditional_ones_stay_so():
     result = rewrite("template <int D> __launch_bounds__(D, 1) __global__ void k(int n);", "file.cu", PTX)
     assert (squeezed(result.text), result.kernels) == ("template <int D> __global__ void k(int n);", ())
-
-
-def test_conditional_launch_bounds_stay_under_their_condition():
     text = (
         "#if ARCH >= 700\n    __launch_bounds__(w()*2, 1)\n#else\n    __launch_bounds__(w()*2, 2)\n#endif\n"
         "static __global__ void k(int n) {}"

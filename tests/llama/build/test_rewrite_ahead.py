@@ -173,12 +173,6 @@ def test_other_classes_with_such_members_are_left_alone():
     assert rewrite(text, "ggml-cuda.cu", frozenset()).text == text
 
 
-def guarded(text):
-    made = rewrite(text, "a.cu", frozenset(), Style(whole=True)).text
-    assert made.count("\n") == text.count("\n")
-    return re.findall(r"SIMT_GUARD\w*\(.*?\)", made)
-
-
 @pytest.mark.parametrize(
     ("text", "names"),
     [
@@ -205,4 +199,6 @@ def guarded(text):
     ],
 )
 def test_variables_outside_of_functions_are_guarded_and_other_declarations_stay(text, names):
-    assert guarded(text) == names
+    made = rewrite(text, "a.cu", frozenset(), Style(whole=True)).text
+    assert made.count("\n") == text.count("\n")
+    assert re.findall(r"SIMT_GUARD\w*\(.*?\)", made) == names

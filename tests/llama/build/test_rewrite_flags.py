@@ -21,16 +21,13 @@ def flags(text):
     return {name: re.findall(r"const bool (\w+)", arguments) for name, arguments in found}
 
 
-def test_the_body_moves_and_the_template_calls_it():
+def test_the_body_moves_the_template_calls_it_and_passes_its_flag_on():
     assert rewritten(LOAD) == (
         "template<int n> [[gnu::noinline]] static __device__ int simt_once_load(const bool oob, const int i); "
         "template<int n, bool oob> static __device__ int load(const int i) { return simt_once_load<n>(oob, i); } "
         "template<int n> [[gnu::noinline]] static __device__ int simt_once_load(const bool oob, const int i) "
         "{ return !oob || i < n ? i : -1; } "
     )
-
-
-def test_a_body_passes_its_flag_on_and_constants_of_its_own():
     text = rewritten(
         LOAD + "template<bool last, int n, bool oob, typename T> static __device__ int turn(T i) "
         "{ if (last) { return 0; } constexpr bool other = true; "

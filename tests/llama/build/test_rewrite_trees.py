@@ -104,31 +104,22 @@ def test_every_token_stays_on_its_line(corpus):
             assert not strangers, f"{file.path}:{number}: {new}"
 
 
-def test_the_rewritten_code_has_no_cuda_syntax_left(corpus):
+def test_the_rewritten_code_has_no_cuda_syntax_left_and_every_global_function_is_a_kernel(corpus):
     for file in corpus.files:
         lines = code(file.result.text)
         assert not [line for line in lines if any(mark in line for mark in CUDA_ONLY)], file.path
-
-
-def test_every_global_function_is_a_kernel(corpus):
     for file in corpus.files:
         marked = sum(line.count("__global__") for line in code(file.text))
         assert len(file.result.kernels) == marked, file.path
+    assert corpus.seconds < 60
 
 
-def test_files_without_cuda_syntax_are_untouched(corpus):
+def test_files_without_cuda_syntax_are_untouched_and_attention_kernels_have_their_parameters(corpus):
     words = re.compile(r"__global__|__device__|__launch_bounds__|__shared__|<<<|\basm\b|#\s*pragma\s+unroll")
     plain = [file for file in corpus.files if not words.search(file.text)]
     assert plain
     assert [file.path for file in plain if file.result.text != file.text] == []
-
-
-def test_attention_kernels_and_their_template_parameters(corpus):
     file = next(file for file in corpus.files if file.path.name == "fattn-mma-f16.cuh")
     (kernel,) = file.result.kernels
     assert kernel.name == "flash_attn_ext_f16"
     assert kernel.template_parameters[:4] == ("DKQ", "DV", "ncols1", "ncols2")
-
-
-def test_a_tree_is_rewritten_within_a_minute(corpus):
-    assert corpus.seconds < 60

@@ -26,15 +26,9 @@ LIBC = "00000000000a1b30 i memcpy@@GLIBC_2.14\n00000000000a1b30 T memcpy@GLIBC_2
 BASE = "\nggml.c.o:\n0000000000000120 T ggml_abort\n"
 
 
-def test_nm_symbols_are_read_without_versions():
+def test_only_undefined_symbols_are_missing_and_versions_are_left_out():
     assert parse_nm(LIBC) == ({"memcpy"}, set())
-
-
-def test_only_undefined_symbols_are_missing():
     assert missing_symbols(OBJECTS, [LIBC, BASE]) == [CASE]
-
-
-def test_without_a_library_its_functions_are_missing():
     assert missing_symbols(OBJECTS, [LIBC]) == [CASE, "ggml_abort"]
 
 

@@ -6,10 +6,6 @@ from fattn_probe.llama.cxx.includes import included
 from fattn_probe.llama.cxx.tokens import Token, draft_of, spans_of, tokenize
 
 
-def kinds(text: str) -> list[tuple[str, str]]:
-    return [(token.kind, token.text) for token in tokenize(text) if token.kind != "space"]
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -29,7 +25,7 @@ def kinds(text: str) -> list[tuple[str, str]]:
     ],
 )
 def test_kinds(text, expected):
-    assert [f"{kind} {word}" for kind, word in kinds(text)] == expected
+    assert [f"{token.kind} {token.text}" for token in tokenize(text) if token.kind != "space"] == expected
 
 
 @given(st.text(alphabet="ab1. \n\t\\\"'/*#<>()[]{}R:=-+,;\r", max_size=60))
@@ -54,16 +50,13 @@ def test_tokens_apart_are_found_again(pieces):
     assert [token for token in tokenize(text) if token.kind != "space"] == pieces
 
 
-def test_brackets_of_each_preprocessor_branch_and_one_without_a_mate():
+def test_brackets_of_each_preprocessor_branch_and_spans_are_the_outermost_ranges():
     draft = draft_of(tokenize("#if A\nf(int a) {\n#else\nf(float a) {\n#endif\n g(x); }"))
     braces = [index for index, word in enumerate(draft.words) if word in "{}"]
     assert draft.mates[braces[2]] == braces[1]
     assert [draft.lines[index] for index in braces] == [2, 4, 6]
     draft = draft_of(tokenize("( ] x )"))
     assert draft.mates == [3, -1, -1, 0]
-
-
-def test_spans_are_the_outermost_ranges():
     spans = spans_of([(10, 20), (12, 15), (30, 31), (1, 3)])
     assert [index for index in range(40) if index in spans] == [1, 2, *range(10, 20), 30]
 

@@ -83,7 +83,8 @@ class Preprocessor:
         """Whether the condition of an `#if` holds; an unknown name is 0."""
         text = re.sub(r"defined\s*\(?\s*(\w+)\s*\)?", lambda it: str(int(it[1].strip() in self.macros)), condition)
         text = re.sub(r"\b[^\W\d]\w*\b(?:\([^()]*\))?", "0", self.expanded(text))
-        return bool(eval(python(text)))
+        draft = draft_of(tokenize(text))
+        return bool(eval(expression(draft, 0, len(draft.words))))
 
     def expanded(self, text: str, hidden: frozenset[str] = frozenset()) -> str:
         """The text with its macros expanded; a macro does not expand within itself."""
@@ -126,12 +127,6 @@ def arguments_at(words: Sequence[str], opener: int) -> tuple[list[str], int]:
         elif index > opener + 1:
             arguments[-1] += word
     return [argument.strip() for argument in arguments], index
-
-
-def python(text: str) -> str:
-    """A C++ expression without casts and templates in Python's words."""
-    draft = draft_of(tokenize(text))
-    return expression(draft, 0, len(draft.words))
 
 
 def expression(draft: Draft, start: int, stop: int) -> str:
@@ -242,7 +237,8 @@ class Choice:
     def template(self, name: str, values: tuple[Any, ...]) -> Callable[..., Any]:
         """A function template with its arguments."""
         if name in KERNELS:
-            raise Chosen(f"{KERNELS[name]} {','.join(spelled(value) for value in values)}")
+            words = (str(value).lower() if isinstance(value, bool) else str(value) for value in values)
+            raise Chosen(f"{KERNELS[name]} {','.join(words)}")
         return lambda *arguments: self.call(name, values, arguments)
 
     def call(self, name: str, values: tuple[Any, ...], arguments: tuple[Any, ...]) -> Any:
@@ -368,18 +364,11 @@ def abort(*_: object) -> None:
     raise Abort
 
 
-def spelled(value: object) -> str:
-    """A template argument as in a kernel's name."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def tensor_of(op: Op) -> SimpleNamespace:
     """Dst, with its operands, as a ggml_tensor."""
     views: Mapping[str, Any] = op.tensors
     sources = [None if (view := views.get(name)) is None else tensor(view) for name in ("Q", "K", "V", "mask", "sinks")]
-    params = op.params
-    dst = SimpleNamespace(src=sources, op_params=[params.scale, params.max_bias, params.logit_softcap])
-    return dst
+    return SimpleNamespace(src=sources, op_params=[op.params.scale, op.params.max_bias, op.params.logit_softcap])
 
 
 def tensor(view: Any) -> SimpleNamespace:

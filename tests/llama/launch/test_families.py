@@ -104,13 +104,9 @@ def test_sizes_that_the_source_does_not_have_are_not_guessed():
 
 
 @pytest.mark.network
-def test_the_template_parameters_of_the_source(tree):
+def test_template_parameters_and_shipped_constants_are_the_sources(tree):
     named = kernel_parameters(tree.root)
     assert {family.kernel: list(family.parameters) for family in FAMILIES}.items() <= named.items()
-
-
-@pytest.mark.network
-def test_the_shipped_constants_are_those_of_the_default_source_and_the_first_era_shifts_the_maximum_less():
     assert constants_of(resolve(DEFAULT_SOURCE)) == default_constants()
     assert constants_of(resolve("pypi:xllamacpp==0.2.8")).max_offset == np.float32(0.6931)
 

@@ -66,15 +66,12 @@ def test_only_the_first_run_counts():
     assert [launch.kernel for launch in parse_launches(text)] == ["flash_attn_ext_f16", "flash_attn_stream_k_fixup"]
 
 
-def test_a_record_keeps_the_engine_s_line_and_its_document_gives_it_again():
+def test_a_record_keeps_the_engine_s_line_and_one_cut_off_is_named():
     for line in (CUDA, SIM):
         assert json.loads(one(line).to_json()) == json.loads(line)
     document = one(SIM).document()
     assert document["template_args"]["ncols1"] == "8"
     assert one(json.dumps(document)) == one(SIM)
-
-
-def test_a_line_cut_off_is_named():
     with pytest.raises(InputError, match="launch records, line 2"):
         parse_launches(CUDA + "\n" + CUDA[:40])
 

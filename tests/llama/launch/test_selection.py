@@ -181,18 +181,16 @@ def test_tiles_are_numbered_with_the_query_tile_fastest(grid):
     assert [index_of(tile, grid) for tile in tiles] == list(range(ntiles(grid)))
 
 
-def test_tiles_of_gqa_on_h200_and_between_two_seams():
+def test_tiles_of_a_share_between_seams_with_a_mask_and_of_nonsense():
     grid = Grid(iter_k=4, iter_j=1, iter_z_gqa=1, ne12=2, ne03=1)
     assert tiles_of(3, 4, grid) == (TileWork(0, 0, 0, 0, 3, 4, needs_fixup=True),)
     assert tiles_of(4, 5, grid) == (TileWork(0, 1, 0, 0, 0, 1, is_fixup=True),)
     assert tiles_of(1, 3, Grid(4, 1, 1, 1, 1)) == (TileWork(0, 0, 0, 0, 1, 3, is_fixup=True),)
-
-
-def test_the_mask_cuts_a_tile_short_but_not_the_share():
     limits = {(0, 0): 2}
     first, second = tiles_of(1, 6, Grid(4, 2, 1, 1, 1), limits)
     assert first == TileWork(0, 0, 0, 0, 1, 2, needs_fixup=True, kb0_limit=2)
     assert second == TileWork(0, 0, 0, 1, 0, 2, is_fixup=True)
+    assert len(tiles_of(-(2**31), 2**31, Grid(4, 1, 1, 2, 1))) == 4
 
 
 def test_blocks_that_take_turns():
@@ -200,7 +198,3 @@ def test_blocks_that_take_turns():
     assert tiles_in_turn((1, 2, 5), 4, grid) == (TileWork(1, 0, 1, 1, 2, 10, 4),)
     assert tiles_in_turn((1, 2, 5), 4, grid, {(1, 1): 3}) == (TileWork(1, 0, 1, 1, 2, 3, 4, kb0_limit=3),)
     assert len(blocks_in_turn((2, 4, 8), grid)) == 4 * ntiles(grid)
-
-
-def test_a_share_that_is_nonsense_is_not_followed_forever():
-    assert len(tiles_of(-(2**31), 2**31, Grid(4, 1, 1, 2, 1))) == 4

@@ -43,7 +43,7 @@ def test_hunk_finds_its_exact_place(tmp_path, overlay, start, old, new):  # as `
     assert (overlay / "a/x.cu").read_text() == TEXT.replace("line 10\n", "LINE 10\n")
 
 
-def test_mismatch_names_hunk_file_line_and_both_texts_and_writes_nothing(tmp_path, overlay):
+def test_a_mismatch_or_an_ambiguous_place_is_refused_and_writes_nothing(tmp_path, overlay):
     (overlay / "a/y.cu").write_text(TEXT.replace("line 10", "line ten"))
     body = change(9, "line 10", "LINE 10") + change(9, "line 10", "LINE 10", "a/y.cu")
     with pytest.raises(InputError) as caught:
@@ -51,9 +51,6 @@ def test_mismatch_names_hunk_file_line_and_both_texts_and_writes_nothing(tmp_pat
     for word in ("patch mine", "hunk 1", "a/y.cu", "line 10 should be\n  line 10\n", "but is\n  line ten\n"):
         assert word in str(caught.value)
     assert (overlay / "a/x.cu").read_text() == TEXT
-
-
-def test_ambiguous_place_is_refused(tmp_path, overlay):
     (overlay / "a/x.cu").write_text(TEXT + TEXT)
     with pytest.raises(InputError, match="match at 9, 39, but not at 5"):
         patches.apply(patch_of(tmp_path, change(5, "line 10", "LINE 10")), overlay)

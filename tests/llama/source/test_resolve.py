@@ -343,7 +343,7 @@ def test_word_in_a_comment_is_no_feature(tmp_path):
     assert (features.era, features.kernel_launch) == ("A", "fattn_kernel<<<...>>>")
 
 
-def test_kernel_cases_are_the_declared_ones_in_order(tree):
+def test_kernel_cases_are_the_declared_ones_and_template_parameters_lose_types_and_defaults(tree):
     cases = source.kernel_cases(tree)
     assert [case.name for case in cases] == [
         "mma 64,64,8,8",
@@ -354,9 +354,6 @@ def test_kernel_cases_are_the_declared_ones_in_order(tree):
     assert cases[0].declaration == "DECL_FATTN_MMA_F16_CASE(64, 64, 8, 8);"
     assert cases[0].file == "fattn-mma-f16-instance-ncols1_8-ncols2_8.cu"
     assert [case.header for case in cases[1:]] == ["fattn-mma-f16.cuh", "fattn-tile.cuh", "fattn-vec.cuh"]
-
-
-def test_template_parameters_lose_types_and_defaults(tree):
     assert source.kernel_parameters(tree.root) == {
         "flash_attn_stream_k_fixup_uniform": ["D", "ncols1"],
         "flash_attn_ext_f16": ["DKQ", "DV", "V_is_K_view", "T"],

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
-
 
 def require(program):
     """Skip without a program, unless `FATTN_PROBE_REQUIRE` names it."""
@@ -21,7 +19,8 @@ def require(program):
 def compiled(folder, name, *flags):
     require("g++")
     program = folder / name
-    subprocess.run(["g++", "-O0", "-g", "-w", *flags, HERE / f"{name}.cpp", "-o", program], check=True)
+    source = Path(__file__).with_name(f"{name}.cpp")
+    subprocess.run(["g++", "-O0", "-g", "-w", *flags, source, "-o", program], check=True)
     return program
 
 

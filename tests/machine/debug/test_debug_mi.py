@@ -212,7 +212,7 @@ def test_a_reply_is_whole_at_the_prompt_after_its_result():
     )
 
 
-def test_other_replies():
+def test_other_replies_and_an_argument_of_mi():
     assert built(None, '=thread-group-added,id="i1"', "(gdb) ").kind == "done"
     assert built(3, "3^exit").kind == "exit"
     assert built(3, "3^running", '*running,thread-id="all"', "(gdb) ").kind == "running"
@@ -221,9 +221,6 @@ def test_other_replies():
     with pytest.raises(DebuggerError, match="it failed"):
         refused.checked()
     assert built(3, '&"it failed\\n"', '3^error,msg="it failed"', "(gdb) ").error == "it failed"
-
-
-def test_an_argument_of_mi():
     assert c_string('print "a\\n"\n\t') == '"print \\"a\\\\n\\"\\n\\t"'
 
 

@@ -16,8 +16,6 @@ from fattn_probe.machine.debug.protocol import DebuggerError
 from fattn_probe.machine.debug.session import DebugSession, require_debug_info
 from tests.base.test_signals import marked, nothing_left
 
-WITHOUT_PYTHON = "set confirm off\ndefine python\nthis-gdb-has-no-python\nend\n"
-
 
 @pytest.fixture
 def program(probe, tmp_path):
@@ -197,7 +195,7 @@ def test_a_program_that_aborts_is_no_lost_debugger(gdb, probe):
 
 @pytest.mark.gdb
 def test_a_debugger_without_python_is_driven_over_mi(gdb, probe, tmp_path):
-    (tmp_path / "no-python.gdb").write_text(WITHOUT_PYTHON)
+    (tmp_path / "no-python.gdb").write_text("set confirm off\ndefine python\nthis-gdb-has-no-python\nend\n")
     with DebugSession([*gdb, "-ix", str(tmp_path / "no-python.gdb")], probe) as session:
         assert not session.has_python()
         debugger = OverMI(session)

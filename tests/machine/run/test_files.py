@@ -36,7 +36,7 @@ def make_capture(case, inputs, launches=LAUNCH):
     return capture_of(case, inputs, ran, {"source": "pypi:x==1", "seed": "42"})
 
 
-def test_a_case_survives_a_round_trip(case_and_inputs, tmp_path):
+def test_a_case_survives_a_round_trip_and_a_write_that_fails(case_and_inputs, tmp_path):
     case, inputs = case_and_inputs
     write_case(case, inputs, tmp_path / "case.gguf")
     read = read_case(tmp_path / "case.gguf")
@@ -46,6 +46,13 @@ def test_a_case_survives_a_round_trip(case_and_inputs, tmp_path):
     assert (read.op.roots, read.op.tensors) == (case.op.roots, case.op.tensors)
     assert all(np.array_equal(read.inputs[name], inputs[name]) for name in inputs)
     assert [path.name for path in tmp_path.iterdir()] == ["case.gguf"]
+    path = tmp_path / "case.gguf"
+    write_case(case, inputs, path)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="K: 2 bytes for a f16 tensor"):
+        write_case(case, inputs | {"K": np.zeros(2, np.uint8)}, path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_views_of_another_root_and_quantised_ones_survive_a_round_trip(tmp_path):
@@ -92,26 +99,18 @@ def test_a_capture_with_shared_inputs_is_read_as_one_without(tmp_path):
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "one").read_bytes()
 
 
-def test_a_capture_with_a_type_of_k_that_no_case_has_is_one_clear_error(case_and_inputs, tmp_path):
+def test_an_unknown_type_a_case_file_and_a_result_of_another_case_are_no_capture(case_and_inputs, tmp_path):
     case, inputs = case_and_inputs
     write_case(case, inputs, tmp_path / "capture.gguf")
     file = read_gguf(tmp_path / "capture.gguf")
     other = replace(file, tensors={**file.tensors, "K": replace(file.tensors["K"], type="q4_K")})
     with pytest.raises(InputError, match=r"capture\.gguf: K has type q4_K, allowed: f32, f16, bf16, q4_0, .*iq4_nl"):
         case_of(other)
-
-
-def test_a_capture_without_launches_is_one_and_a_case_file_is_none(case_and_inputs, tmp_path):
-    case, inputs = case_and_inputs
     write_capture(make_capture(case, inputs, launches=""), tmp_path / "capture.gguf")
     assert read_capture(tmp_path / "capture.gguf").launches == ()
     write_case(case, inputs, tmp_path / "case.gguf")
     with pytest.raises(InputError, match="there is no tensor dst"):
         read_capture(tmp_path / "case.gguf")
-
-
-def test_a_result_of_another_case_is_refused(case_and_inputs):
-    case, inputs = case_and_inputs
     result = RunResult("CPU", "x", "f" * 16, "", "wall", (1.0,), np.zeros((1, 1, 1, 1), np.float32))
     with pytest.raises(InputError, match="of case ffffffffffffffff"):
         capture_of(case, inputs, Ran(result, (), "", 0.1), {})
@@ -125,17 +124,6 @@ def test_a_truncated_capture_is_one_clear_error(case_and_inputs, tmp_path, kept)
     cut.write_bytes(data[: int(kept * len(data)) if isinstance(kept, float) else kept])
     with pytest.raises(InputError, match=r"cut\.gguf: (truncated, or not a GGUF file|not a case file)"):
         read_capture(cut)
-
-
-def test_a_write_that_fails_leaves_the_old_file(case_and_inputs, tmp_path):
-    case, inputs = case_and_inputs
-    path = tmp_path / "case.gguf"
-    write_case(case, inputs, path)
-    before = path.read_bytes()
-    with pytest.raises(InputError, match="K: 2 bytes for a f16 tensor"):
-        write_case(case, inputs | {"K": np.zeros(2, np.uint8)}, path)
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_types_of_array_elements_are_as_requested(tmp_path):

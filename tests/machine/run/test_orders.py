@@ -58,24 +58,18 @@ def line(rule):
     return Stateful(None, None, {}, None, rule=rule)
 
 
-def test_an_order_names_each_case_that_differs_with_the_ops_before_it():
+def test_an_order_names_each_case_that_differs_or_ends_with_the_ops_before_it():
     after_b = line(lambda name, before: "other" if name == "d" and "b" in before else name)
     expected = {name: name for name in LETTERS}
     (found,) = after_b.differences("abcde", expected)
     assert (found.case, found.after, found.output) == ("d", ("a", "b", "c"), "other")
     assert after_b.shrunk(found, "d") == OrderDifference("d", ("b",), "other", shrunk=True)
     assert str(after_b.shrunk(found, "d")) == "different bits or launches than alone after [b]"
-
-
-def test_a_process_that_ends_is_a_difference_and_another_goes_on():
     ends = line(lambda name, before: ENDED if name == "c" and "a" in before else name)
     (found,) = ends.differences("abcde", {name: name for name in LETTERS})
     assert (found.case, found.after, found.output) == ("c", ("a", "b"), ENDED)
     assert ends.started == [("a", "b", "c", "d", "e"), ("d", "e")]
     assert str(ends.shrunk(found, "c")) == "the process ended after [a]"
-
-
-def test_what_does_not_show_again_is_not_shrunk():
     once = OrderDifference("d", ("a", "b"), "other")
     assert line(lambda name, before: name).shrunk(once, "d") == once
     assert str(once) == "different bits or launches than alone after 2 other ops"

@@ -1,24 +1,14 @@
 """A ggml that asks for mask rows in multiples of 64 gets them, and the verdict is on the rows that the op has."""
 
-import json
-
 import pytest
 
 from fattn_probe.llama.source import resolve
 from fattn_probe.llama.source.spec import releases
-from tests.as_user import fattn_probe
+from tests.as_user import answer
+from tests.made import shape
 
 ASKS = "pypi:pywhispercpp==1.4.1"  # whisper.cpp of late 2025
-WIDE = """version: 1
-about: rows of a mask wider than K, one mask for each of two sequences
-hsk: 64
-n_head: 4
-n_seq: 2
-n_q: 5
-n_kv: 256
-mask: {kind: random}
-layout: {mask: {columns: 320}}
-"""
+WIDE = shape(64, 4, 4, 5, 256, "n_seq: 2", "mask: {kind: random}", "layout: {mask: {columns: 320}}")
 
 
 @pytest.mark.build
@@ -27,8 +17,7 @@ layout: {mask: {columns: 320}}
 def test_its_cases_pass(tmp_path):
     wide = tmp_path / "wide.yaml"
     wide.write_text(WIDE)
-    said = fattn_probe("compare", "gqa", "decode", str(wide), "--on", "sim:h200", "--source", ASKS, "--json", code=0)
-    rows = json.loads(said.stdout)["rows"]
+    rows = answer("compare", "gqa", "decode", str(wide), "--on", "sim:h200", "--source", ASKS, code=0)["rows"]
     assert [row["status"] for row in rows] == ["pass"] * 3
 
 

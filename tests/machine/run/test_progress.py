@@ -12,14 +12,12 @@ import pytest
 from rich.console import Console
 
 from fattn_probe.base.cache import write_document
-from fattn_probe.cases import shipped
 from fattn_probe.cases.op import Sizes
-from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.machine.run import progress
 from fattn_probe.machine.run.outcome import Lost, Ran
 from fattn_probe.machine.run.progress import LaunchProgress, RunProgress, Watch, rate_of
-from tests.made import H200
+from tests.made import H200, shipped
 
 SIZES = Sizes(n_seq=1, n_head=32, n_head_kv=8, n_q=1, n_kv=40960, hsk=128, hsv=128)
 
@@ -75,16 +73,13 @@ def shown(seconds, *, terminal, **fields):
     return out.getvalue()
 
 
-def test_a_pipe_gets_a_line_a_minute():
+def test_a_pipe_gets_a_line_a_minute_and_a_terminal_one_that_is_rewritten():
     said = shown(itertools.chain(range(130), range(70)), terminal=False, done=40, blocks=132, left=90.0)
     assert said.splitlines() == [
         "decode on sim:h200: 40 of 132 blocks, 1:00, about 1:30 left",
         "decode on sim:h200: 40 of 132 blocks, 2:00, about 1:30 left",
         "decode on sim:h200: 40 of 132 blocks, 1:00, about 1:30 left",
     ]
-
-
-def test_a_terminal_gets_one_line_that_is_rewritten():
     said = shown(range(5), terminal=True)
     assert said.count("\r") == 3 and said.count("\n") == 0, "none in the first seconds"
     assert "decode on sim:h200: 0:04" in said
@@ -107,7 +102,7 @@ def test_a_run_of_minutes_is_announced_once_with_a_smaller_case_and_not_by_its_f
 def test_the_simulator_counts_its_blocks(session, monkeypatch):
     monkeypatch.setattr(progress, "LEAST_SECONDS", 1e9)  # the cache's rates stay as they are
     watch = Watch(lambda report: None)
-    (case,) = expand(load(shipped.find("scenario", "gqa")))
+    case = shipped("gqa")
     outcome = replace(session, watch=watch).run(case, make_inputs(case), H200)
     assert isinstance(outcome, Ran), outcome
     last = prod(outcome.launches[-1].grid)

@@ -59,10 +59,7 @@ def test_each_launch_is_recorded_and_forwarded_with_its_answer(program, tmp_path
     assert [launch.origin.known for launch in (attention, general, after_an_error)] == [True, True, False]
 
 
-def test_without_the_environment_nothing_is_written(program):
+def test_times_are_of_what_runs_and_without_the_environment_nothing_is_written(program):
     assert "launched by handle" in run([program]).stdout
-
-
-def test_time_on_the_gpu_is_that_of_what_runs_not_of_what_is_captured(program):
     lines = [line for line in run([program, "time"]).stdout.splitlines() if line.startswith(("gpu", "wall"))]
     assert lines == ["gpu 0.002 0.002", "wall"]

@@ -128,7 +128,7 @@ def test_chosen_rows_are_read_and_no_others(runner, tmp_path):
     assert not part.result.dst[~chosen].any()
 
 
-def test_V_as_a_view_of_K(go):
+def test_V_as_a_view_of_K_and_support_only_computes_nothing(go):
     gqa = toy.gqa(np.random.default_rng(1))
     plain = toy.gqa(np.random.default_rng(1))
     K = gqa.roots["K"]
@@ -136,9 +136,6 @@ def test_V_as_a_view_of_K(go):
     del gqa.roots["V"]
     plain.tensor("V", "f16", plain.values("K")[..., :32])
     assert nmse(plain, go(gqa)) < 1e-4
-
-
-def test_support_only_computes_nothing(go):
     outcome = go(toy.gqa(np.random.default_rng(1)), "--support-only")
     assert isinstance(outcome, Ran)
     assert outcome.result.dst is None
@@ -163,15 +160,12 @@ def test_the_oldest_release_lacks_a_setter_on_a_simulated_gpu_too(tmp_path):
     assert outcome == NO_N_KV_MAX
 
 
-def test_ggml_s_assertion_is_a_failure_in_its_own_words(go):
+def test_ggml_s_assertion_is_a_failure_and_a_view_past_its_root_is_refused_before(go):
     gqa = toy.gqa(np.random.default_rng(1))
     gqa.tensor("K", "f16", np.zeros((2, toy.KV_HEADS, toy.N_KV, toy.D), np.float16))
     outcome = go(gqa)
     assert isinstance(outcome, Failed)
     assert "GGML_ASSERT(ggml_can_mul_mat(k, q)) failed" in outcome.message
-
-
-def test_a_view_past_its_root_is_refused_before_ggml_reads_it(go):
     gqa = toy.gqa(np.random.default_rng(1))
     K = gqa.roots["K"]
     gqa.tensors["K"] = TensorView("K", "f16", "K", K.ne, K.nb, 16)
@@ -180,14 +174,11 @@ def test_a_view_past_its_root_is_refused_before_ggml_reads_it(go):
     assert f"K: the view ends at byte {K.nbytes + 16} of K, which has {K.nbytes} bytes" in outcome.message
 
 
-def test_a_backend_that_is_not_here(go, runner, tmp_path):
+def test_a_backend_that_is_not_here_and_a_case_file_cut_off_are_refused(go, runner, tmp_path):
     go(toy.gqa(np.random.default_rng(1)))
     outcome = Command(runner, ["--backend", "CUDA7"]).run(RunFiles(tmp_path / "case.gguf", tmp_path / "out.gguf"))
     assert isinstance(outcome, Lost)
     assert "there is no backend 'CUDA7' here; there is: CPU" in outcome.message
-
-
-def test_a_case_file_cut_off_is_refused(go, runner, tmp_path):
     go(toy.gqa(np.random.default_rng(1)))
     data = (tmp_path / "case.gguf").read_bytes()
     (tmp_path / "case.gguf").write_bytes(data[: len(data) // 2])

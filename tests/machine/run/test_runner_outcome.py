@@ -180,7 +180,7 @@ def test_a_function_loses_its_parameters_and_the_machine_s_path(frame, short):
     assert short_frame(frame) == short
 
 
-def test_places_and_frames_are_named_once_and_only_the_innermost():
+def test_places_and_frames_are_named_once_and_kernels_of_both_engines_read_alike():
     assert frames.place_of("void f(int) at /tmp/my programs/a b.cu:7") == ("/tmp/my programs/a b.cu", 7)
     assert short_frames([LOAD, LAMBDA, LAMBDA, LAMBDA, LOAD]) == (
         short_frame(LOAD),
@@ -188,9 +188,6 @@ def test_places_and_frames_are_named_once_and_only_the_innermost():
         short_frame(LOAD),
     )
     assert len(short_frames([f"f at a.cu:{line}" for line in range(20)])) == 8
-
-
-def test_kernels_of_both_engines_read_alike():
     sim = "void flash_attn_ext_f16(const char*, int) [with int DKQ = 64; bool use_sparse = false; float2 = float2]"
     assert frames.short_kernel(sim) == "flash_attn_ext_f16<64,false>"
     assert frames.short_kernel("void flash_attn_ext_f16<64, false>(char const*, int)") == "flash_attn_ext_f16<64,false>"

@@ -119,9 +119,6 @@ def factors(rng, kind, shape, dtype):
     return values
 
 
-KINDS = ("normal", "spread", "tiny", "cancelling", "huge")
-
-
 def record_results(checkout):
     """A, B, C and D of each f16, bf16 and f32 instruction, one 16x16 tile for each kind of factors, as bits."""
     sys.path.insert(0, str(checkout))
@@ -138,7 +135,7 @@ def record_results(checkout):
             model = amd.mfma(f"CDNA{number}", instruction.removeprefix("v_mfma_"))
             rng = np.random.default_rng(number)
             tiles = []
-            for kind in KINDS:
+            for kind in ("normal", "spread", "tiny", "cancelling", "huge"):
                 with np.errstate(all="ignore"):
                     a = factors(rng, kind, (model.m, model.k), model.a_type).view(torch.Tensor)
                     b = factors(rng, kind, (model.k, model.n), model.a_type).view(torch.Tensor)

@@ -332,17 +332,14 @@ def test_a_slope_that_is_wrong_in_the_shares_of_some_blocks(writes):
     assert (first.kind, first.words) == ("alibi", f"the slope of ALiBi is wrong in the shares of {whose}")
 
 
-def test_each_block_ends_as_if_its_last_kv_step_were_the_last_of_all():
+def test_blocks_end_as_if_at_the_last_kv_step_and_those_without_one_have_no_share():
     case = case_of(SHARED.replace("n_kv: 64", "n_kv: 60"))
     lost = np.isin(np.arange(60), range(28, 32))  # the last step has 12 of 16 rows
     one = wrong_row(
         case, (0, 3, 1), lambda row: row.output(np.where(lost, -np.inf, row.logits)), step=16, parts=divided(2, 4)
     )
     assert candidates_of(one)[0].cause.words.startswith("the end of the KV step before each seam")
-
-
-def test_blocks_without_a_kv_step_have_no_share():
-    """The vec kernel is launched with a block for each D rows, but a step of it has 128."""
+    # The vec kernel is launched with a block for each D rows, but a step of it has 128.
     parts = {turn: TileWork(0, 0, 0, 0, turn, 2, 4) for turn in range(4)}
     wrong = wrong_row(IGNORED, (0, 3, 1), lambda row: 1.01 * row.out, step=32, parts=parts)
     assert candidates_of(wrong)[0].cause.words == "the output is scaled"

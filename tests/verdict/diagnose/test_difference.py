@@ -7,25 +7,20 @@ import numpy as np
 import pytest
 
 from fattn_probe.cases.device import load_devices, parse_target
-from fattn_probe.cases.scenario import expand, loads
-from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cli.compare import compare_files
-from fattn_probe.machine.run.capture import Capture, read_capture, write_capture
+from fattn_probe.machine.run.capture import read_capture, write_capture
 from fattn_probe.verdict.diagnose.difference import compare_captures
 from fattn_probe.verdict.present.tables import difference_as_json, render_difference
-from tests.made import shown
+from tests.made import CAUSAL, captured, case_of, shape, shown
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 
 DEVICES = load_devices()
-CASE = "version: 1\nabout: a test\nhsk: 64\nn_head: 8\nn_head_kv: 2\nn_q: {n_q}\nn_kv: {n_kv}\nmask: {{kind: causal}}\n"
 
 
-def captured(session, n_q, on="sim:h200", text="", n_kv=2048):
-    case = expand(loads(CASE.format(n_q=n_q, n_kv=n_kv) + text, "difference.yaml"))[0]
-    found = session.capture(case, make_inputs(case), parse_target(on, DEVICES))
-    assert isinstance(found, Capture)
-    return found
+def one(session, n_q, on="sim:h200", text="", n_kv=2048):
+    case = case_of(shape(64, 8, 2, n_q, n_kv, CAUSAL) + text)
+    return captured(session, case, parse_target(on, DEVICES))
 
 
 def read_back(capture, path, spoil=lambda dst: None):
@@ -35,8 +30,8 @@ def read_back(capture, path, spoil=lambda dst: None):
     return read_capture(path)
 
 
-def test_a_tile_that_differs_is_named_with_its_blocks(session, tmp_path):
-    capture = captured(session, 64)
+def test_a_tile_that_differs_is_named_with_its_blocks_and_equal_captures_have_none(session, tmp_path, capsys):
+    capture = one(session, 64)
 
     def spoil(dst):
         dst[0, 16:32, 4:8] *= np.float32(1.5)
@@ -54,33 +49,25 @@ def test_a_tile_that_differs_is_named_with_its_blocks(session, tmp_path):
     assert document["cuts"][0]["tiles"] == [{"sequence": 0, "z_KV": 1, "zt_gqa": 0, "jt": 1}]
     assert document["rows"][0]["a"]["blocks"] == list(found.cuts[0].blocks)
     assert "1 of 8 output tiles (tile 0, 1, 0, 1), made by block" in shown(render_difference(found))
-
-
-@pytest.mark.slow
-def test_two_gpus_divide_the_output_differently_and_both_are_shown(session, tmp_path):
-    h200 = read_back(captured(session, 8, n_kv=8192), tmp_path / "a.gguf")
-    other = read_back(captured(session, 8, "sim:h200-5", n_kv=8192), tmp_path / "b.gguf")
-    found = compare_captures(h200, other, ("h200", "h200-5"))
-    assert [len(cut.blocks) for cut in found.cuts] == [h200.launches[0].grid[0], other.launches[0].grid[0]]
-    assert found.worst[0].a.blocks != found.worst[0].b.blocks
-
-
-@pytest.mark.slow
-def test_a_kernel_without_stream_k_and_the_cpu_which_has_no_blocks(session, tmp_path):
-    text = "type_K: q8_0\n"
-    vec = read_back(captured(session, 1, text=text), tmp_path / "a.gguf")
-    cpu = read_back(captured(session, 1, "cpu", text), tmp_path / "b.gguf")
-    assert vec.launches
-    found = compare_captures(vec, cpu)
-    assert found.cuts[1] is None
-    assert found.cuts[0].blocks
-    assert (found.worst[0].b.tile, found.worst[0].b.blocks) == (None, ())
-
-
-def test_equal_captures_have_nothing_to_place(session, tmp_path, capsys):
-    capture = captured(session, 64)
     paths = [tmp_path / "a.gguf", tmp_path / "b.gguf"]
     found = compare_captures(*(read_back(capture, path) for path in paths))
     assert (found.cuts, found.worst) == ((None, None), ())
     compare_files(paths, as_json=True)
     assert json.loads(capsys.readouterr().out)["status"] == "pass"
+
+
+@pytest.mark.slow
+def test_two_gpus_a_kernel_without_stream_k_and_the_cpu_divide_the_output_differently(session, tmp_path):
+    h200 = read_back(one(session, 8, n_kv=8192), tmp_path / "a.gguf")
+    other = read_back(one(session, 8, "sim:h200-5", n_kv=8192), tmp_path / "b.gguf")
+    found = compare_captures(h200, other, ("h200", "h200-5"))
+    assert [len(cut.blocks) for cut in found.cuts] == [h200.launches[0].grid[0], other.launches[0].grid[0]]
+    assert found.worst[0].a.blocks != found.worst[0].b.blocks
+    text = "type_K: q8_0\n"
+    vec = read_back(one(session, 1, text=text), tmp_path / "a.gguf")
+    cpu = read_back(one(session, 1, "cpu", text), tmp_path / "b.gguf")
+    assert vec.launches
+    found = compare_captures(vec, cpu)
+    assert found.cuts[1] is None
+    assert found.cuts[0].blocks
+    assert (found.worst[0].b.tile, found.worst[0].b.blocks) == (None, ())

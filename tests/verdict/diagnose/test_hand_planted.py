@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.llama.source import DEFAULT_SOURCE, patches, resolve
 from fattn_probe.machine.run.session import RunOptions, Session
@@ -16,6 +15,7 @@ from fattn_probe.verdict.judge.cases import judge_case
 from fattn_probe.verdict.measure.verdict import Status
 from maintain.faults import first_cause
 from maintain.outputs import diagnosed_again, read
+from tests.made import target
 
 FOLDER = Path(__file__).parents[2] / "data/causes"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.patch"))
@@ -76,6 +76,6 @@ def planted(name):
     """The first cause of the scenario's output with the patch."""
     case = case_of(name)
     session = Session(RunOptions(resolve(DEFAULT_SOURCE), patches=(patches.load(FOLDER / f"{name}.patch"),)))
-    row = judge_case(session, case, parse_target(case.device, load_devices()))
+    row = judge_case(session, case, target(case.device))
     assert row.status is Status.FAIL
     return first_cause(row.diagnosis)

@@ -26,7 +26,7 @@ def said(check):
     return check.passes, check.fails, check.made, check.reason
 
 
-def test_runs_have_the_same_bits_or_the_first_other_one_is_described():
+def test_runs_have_the_same_bits_and_batch_invariance_names_the_worst_of_the_queries():
     one, two, nan = OUTPUT.copy(), OUTPUT.copy(), OUTPUT.copy()
     one[0, 1, 0, 1] = np.nextafter(one[0, 1, 0, 1], np.float32(9))
     two[0, :2, 1], nan[0, 0] = 1, np.nan
@@ -37,9 +37,6 @@ def test_runs_have_the_same_bits_or_the_first_other_one_is_described():
     assert found == (False, True, True, f"not deterministic: {words}: run 3 in 1 elements of 1 rows")
     words = "2 of 5 runs gave different bits from the first: run 3 in 16 elements of 2 rows"
     assert words in repeated(OUTPUT, [OUTPUT, two, one, OUTPUT], "").reason
-
-
-def test_batch_invariance_names_the_kernels_and_the_worst_of_the_queries():
     rows = [Alone(query, "vec", query == 0, query * 1e-7) for query in range(8)]
     by = "alone by vec, in the batch by mma"
     same = f"1 queries have the same bits alone as in the batch, {by}"
@@ -82,14 +79,11 @@ def test_a_query_beside_its_batch():
     assert beside(2, large[:, 2:3].copy(), large, "k").nmse == 0.0
 
 
-SCENARIO = shape(64, 4, 2, 9, 96, "n_seq: 2\nsinks: true\nmax_bias: 8.0", CAUSAL)
-
-
 @pytest.mark.parametrize(
     "layout", ["", "layout: {mask: {pad: 32, offset: 1}, Q: {kind: view, permute: [0, 2, 1, 3]}}\n"]
 )
 def test_a_query_alone_has_the_same_exact_answer(layout):
-    case = case_of(SCENARIO + layout)
+    case = case_of(shape(64, 4, 2, 9, 96, "n_seq: 2\nsinks: true\nmax_bias: 8.0", CAUSAL) + layout)
     inputs = make_inputs(case)
     whole = reference_of(case.op, inputs)
     for query in (0, 5, 8):

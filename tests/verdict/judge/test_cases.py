@@ -190,14 +190,11 @@ def test_a_sample_of_rows_decides_alone(subject, made, part, checked, monkeypatc
     assert f"({', '.join(map(str, map(int, first)))})" in row.reason
 
 
-def test_rows_of_an_unknown_kernel_are_sampled_from_all_and_one_outside_the_hull_is_not_diagnosed(subject, made):
+def test_rows_of_an_unknown_kernel_are_sampled_from_all_and_a_sample_is_not_all_rows(subject, made):
     one = subject(part=PART, sample=8)
     assert judged(one, replace(one.run(), launches=(launch_of("mine<1>"),))).sampled.rows >= 8
     row = judgement(subject(spoilt(made[1], [(0, 9, 1)], by=90), sample=8))
     assert row.status is Status.FAIL and row.diagnosis is None
-
-
-def test_an_answer_of_a_sample_is_not_that_of_all_rows(subject, made):
     one = subject(sample=8)
     sampled = judgement(one)
     whole = judgement(replace(one, checks=Checks()))

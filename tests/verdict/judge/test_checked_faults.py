@@ -4,26 +4,16 @@ import re
 
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.source import DEFAULT_SOURCE, patches, resolve
 from fattn_probe.machine.run.outcome import Failed, Finding
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation
 from tests.as_user import fattn_probe
+from tests.made import H200, case_of, shape
 
 pytestmark = [pytest.mark.build, pytest.mark.slow, pytest.mark.network]
 
-SCENARIO = """
-version: 1
-about: chooses a fault of fault-many.patch
-hsk: 64
-n_head: 4
-n_q: 1
-n_kv: 256
-scale: {fault}
-"""
 FAULTS = {
     2: ("barrier-divergence", "planted: two barriers"),
     3: ("misaligned", "planted: misaligned pair"),
@@ -43,6 +33,11 @@ FAULTS = {
 }
 
 
+def scenario_of(fault):
+    """It chooses a fault of fault-many.patch."""
+    return shape(64, 4, 4, 1, 256, f"scale: {fault}")
+
+
 @pytest.fixture(scope="module")
 def session(tree):
     patch = patches.find("fault-many", tree)
@@ -59,8 +54,8 @@ def line_of(marker):
 
 
 def outcome_of(session, fault):
-    (case,) = expand(loads(SCENARIO.format(fault=fault)))
-    return session.run(case, make_inputs(case), parse_target("sim:h200", load_devices()))
+    case = case_of(scenario_of(fault))
+    return session.run(case, make_inputs(case), H200)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -74,7 +69,7 @@ def test_a_planted_fault_is_found_where_it_is(session, fault):
 
 def test_compare_shows_a_race_with_its_line(tmp_path):
     path, (kind, marker) = tmp_path / "race.yaml", FAULTS[5]
-    path.write_text(SCENARIO.format(fault=5))
+    path.write_text(scenario_of(5))
     done = fattn_probe("compare", path, "--on", "sim:h200", "--check", "--patch", "fault-many", code=5)
     assert f"{kind}: " in done.stdout and f"fattn-vec.cuh:{line_of(marker)}" in "".join(done.stdout.split())
 
@@ -94,14 +89,11 @@ def test_a_launch_that_a_driver_refuses_fails(session, fault, error):
     assert f"CUDA error: {error}" in outcome.message
 
 
-def test_an_argument_in_host_memory_is_found(session):
+def test_an_argument_in_host_memory_or_that_loses_bits_is_found(session):
     outcome = outcome_of(session, 12)
     assert isinstance(outcome, Finding), outcome
     assert outcome.kind == "host-memory"
     assert "argument 6 of flash_attn_ext_vec" in outcome.message
-
-
-def test_an_argument_that_loses_bits_is_found(session):
     outcome = outcome_of(session, 22)
     assert isinstance(outcome, Finding), outcome
     assert outcome.kind == "overflow"

@@ -16,22 +16,15 @@ from fattn_probe.verdict.judge.expectation import expected_of
 from fattn_probe.verdict.measure.metrics import nmse
 from fattn_probe.verdict.measure.verdict import Status, judge, upstream_says
 from fattn_probe.verdict.truth.reference.adapter import reference_of
-from tests.made import CPU, H200, SCENARIOS, at_night
+from tests import made
+from tests.made import CAUSAL, CPU, H200, SCENARIOS, at_night, shape
 from tests.planted import FAULTS, case_of, planted
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 
 DEVICES = load_devices()
-LONG_CACHE = """
-version: 1
-about: stream-K seams within tiles
-hsk: 64
-n_head: 16
-n_head_kv: 2
-n_q: 3
-n_kv: 32768
-mask: {kind: causal}
-"""
+LONG_CACHE = shape(64, 16, 2, 3, 32768, CAUSAL)
+"""stream-K seams within tiles"""
 
 
 def rows_of(session, text, targets=(H200,), options=None):
@@ -88,13 +81,10 @@ def test_a_stream_k_fault_is_placed_at_its_seams(tree):
     assert row.diagnosis.worst[0].blocks[0] in (0, 132)
 
 
-BARRIER = "version: 1\nabout: x\nhsk: 64\nn_head: 16\nn_head_kv: 2\nn_q: 3\nn_kv: 256\nmask: {kind: causal}\n"
-
-
 def outcome_of(tree, flavour, *names):
     """Run the scenario with patches, and measure its output."""
     applied = tuple(patches.find(name, tree) for name in names)
-    (case,) = expand(loads(BARRIER))
+    case = made.case_of(shape(64, 16, 2, 3, 256, CAUSAL))
     inputs = make_inputs(case)
     outcome = Session(RunOptions(tree, flavour=flavour, patches=applied)).run(case, inputs, H200)
     return outcome, nmse(outcome.result.dst, reference_of(case.op, inputs)) if isinstance(outcome, Ran) else None

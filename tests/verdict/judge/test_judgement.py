@@ -143,7 +143,7 @@ def test_json_has_the_keys_it_promises_and_no_nan():
     assert (unsupported["metrics"], unsupported["upstream"]) == (None, None)
 
 
-def test_exit_is_the_worst_that_happened():
+def test_exit_is_the_worst_that_happened_and_a_reason_is_given_once():
     raise_if_failed(rows(h200=good(), gpu=UNSUPPORTED))
     with pytest.raises(ComparisonError, match=r"1 of 3 comparisons failed: gqa on gpu$"):
         raise_if_failed(rows(h200=good(), gpu=bad(), cpu=LOST))
@@ -153,10 +153,7 @@ def test_exit_is_the_worst_that_happened():
         raise_if_failed(rows(gpu=UNSUPPORTED))
     with pytest.raises(InputError, match="no case"):
         raise_if_failed([])
-
-
-def test_a_reason_is_given_once():
-    """The report on stdout has it; the message at the end on stderr names the cases."""
+    # The report on stdout has it; the message at the end on stderr names the cases.
     for status, error in (("fail", ComparisonError), ("lost", LostError), ("unjudged", UnjudgedError)):
         verdict = Verdict(Status(status), "the only reason")
         found = [row_of(Case(f"case-{i}"), "sim:h200", verdict) for i in range(7)]
@@ -174,7 +171,7 @@ def test_two_captures_of_equal_bits():
     assert shown(render_difference(difference)).startswith("sim.gguf and gpu.gguf: pass, all 784 elements are equal")
 
 
-def test_two_captures_that_differ_say_where_and_by_which_kernels():
+def test_two_captures_that_differ_say_where_in_which_pattern_and_by_which_kernels():
     dst = good().dst.copy()
     dst[0, 6, 13, 7] += 2
     difference = compare_captures(good(), capture(dst))
@@ -189,9 +186,6 @@ def test_two_captures_that_differ_say_where_and_by_which_kernels():
         "elements", "equal_bits", "share", "nmse", "max_abs", "worst", "patterns", "cuts", "rows",
     }  # fmt: skip
     assert document["equal_bits"] == 783
-
-
-def test_where_two_captures_differ_has_a_pattern():
     dst = good().dst.copy()
     dst[:, :, 3] *= np.float32(1.5)
     difference = compare_captures(good(), capture(dst))

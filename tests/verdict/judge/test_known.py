@@ -438,23 +438,17 @@ def test_what_lacks_a_sign_is_not_excused(failure):
     assert known(failure) == Known()
 
 
-def test_every_defect_has_a_scenario_a_section_and_a_test():
+def test_every_defect_has_a_scenario_a_section_and_a_test_and_every_condition_is_used():
     page = (ROOT / "docs/findings.md").read_text()
     assert RECOGNISED.keys() == defects().keys()
     for id in defects():
         assert (ROOT / f"scenarios/known-faults/{id}.yaml").is_file()
         assert re.search(f"^### {id}$", page, re.MULTILINE)
-
-
-def test_the_catalogue_uses_every_condition_and_patterns_that_compile():
     signs = [each for defect in defects().values() for each in defect.signs]
     assert {name for each in signs for name in each.when} == set(CONDITIONS)
     for each in signs:
         for pattern in (each.message, each.kernel, each.function):
             re.compile(pattern)
-
-
-def test_each_defect_is_named_once():
     known = ["", "volta-columns", "masked-rows", "volta-columns", ""]
     assert by_defect(known) == [
         f"2 fail by volta-columns, a known defect of llama.cpp: {defects()['volta-columns'].about}",
@@ -525,25 +519,22 @@ def test_head_sizes_with_a_softcap_and_large_masks_are_counted_exactly():
     assert [holds(large, n_q=1 << 15, n_kv=n_kv) for n_kv in (1 << 16, (1 << 16) + 32)] == [False, True]
 
 
-def test_a_mask_ends_inside_a_tile_that_has_more_queries():
+def test_a_mask_ends_inside_a_tile_and_v_may_be_a_part_of_a_row_of_k():
     scan = "flash_attn_mask_to_KV_max<16>"
     assert [mask_ends_inside_tile(Failure(padded(rows), "9.0", scan)) for rows in (9, 15, 16)] == [True, True, False]
     assert not mask_ends_inside_tile(Failure(padded(9), "9.0", "flash_attn_tile"))
     bare = Op.contiguous(Sizes(1, 8, 2, 9, 256, 128, 128), Params(1.0), ("f16", "f16"))
     assert not mask_ends_inside_tile(Failure(bare, "9.0", scan))
-
-
-def right(op, column):
-    right_for = Mock(return_value=True)
-    return right_with_V_in_K(Failure(op, "9.0", right_for=right_for), column), right_for.call_count
-
-
-def test_v_may_be_a_part_of_a_row_of_k_that_is_longer():
     assert right(grouped(576, 4), 64) == right(grouped(576, 4), 0) == (True, 1)
     assert right(OP, 0) == right(grouped(512, 4), 0) == (False, 0)  # rows of one length
     wide = masked(1, 4, 1, 1, 256, 576, 512, type="q8_0")
     assert right(wide, 0) == (True, 1)
     assert right(wide, 64) == (False, 0)  # in the middle of blocks
+
+
+def right(op, column):
+    right_for = Mock(return_value=True)
+    return right_with_V_in_K(Failure(op, "9.0", right_for=right_for), column), right_for.call_count
 
 
 @pytest.mark.parametrize(

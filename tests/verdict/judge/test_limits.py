@@ -75,7 +75,7 @@ def test_no_part_of_a_limit_may_be_nan():
 ANSWER = np.full(SHAPE, 2.0)
 
 
-def test_the_limits_of_a_tolerance_and_of_a_prediction():
+def test_the_limits_of_a_tolerance_of_a_prediction_and_of_a_model():
     found = limits_of_tolerance(ANSWER, Tolerance(nmse=0.0625))
     assert (found.rmse, found.rows, found.elements) == (0.5, None, None)  # a quarter of the answer
     assert limits_of_tolerance(ANSWER * np.array([1, 1, 1, 0]), Tolerance(nmse=0.01)).rmse == pytest.approx(0.03**0.5)
@@ -83,20 +83,17 @@ def test_the_limits_of_a_tolerance_and_of_a_prediction():
     found = limits_of_prediction(ANSWER, prediction(unsampled=(0, 0, 1), row_flips=1e-3))
     assert found.rmse == pytest.approx(2e-3) and (found.elements == 8e-3).all()
     assert found.rows.ravel() == pytest.approx([17e-3, np.inf, 17e-3, 17e-3]) and ROW_LIMIT == 16
+    model = (ANSWER + np.array([[[[0.01]], [[0.02]]], [[[0.01]], [[0.02]]]]).reshape(2, 1, 2, 1)).astype(np.float32)
+    found = limits_of_model(ANSWER, model)
+    assert found.rmse == pytest.approx(MODEL_LIMIT * 0.025**0.5 / 10 * 1, rel=1e-3)
+    assert found.rows.ravel() == pytest.approx(MODEL_ROW_LIMIT * np.array([0.01, 0.02, 0.01, 0.02]), rel=1e-3)
+    assert (MODEL_LIMIT, MODEL_ROW_LIMIT) == (0.14, 0.5)
 
 
 def prediction(rmse=1e-3, unsampled=(), **more):
     found = predicted(SHAPE, rmse, **more)
     found.sampled[unsampled] = not unsampled
     return found
-
-
-def test_the_limits_of_a_model_are_shares_of_its_own_error():
-    model = (ANSWER + np.array([[[[0.01]], [[0.02]]], [[[0.01]], [[0.02]]]]).reshape(2, 1, 2, 1)).astype(np.float32)
-    found = limits_of_model(ANSWER, model)
-    assert found.rmse == pytest.approx(MODEL_LIMIT * 0.025**0.5 / 10 * 1, rel=1e-3)
-    assert found.rows.ravel() == pytest.approx(MODEL_ROW_LIMIT * np.array([0.01, 0.02, 0.01, 0.02]), rel=1e-3)
-    assert (MODEL_LIMIT, MODEL_ROW_LIMIT) == (0.14, 0.5)
 
 
 def test_the_first_limits_that_show_the_verdict_are_chosen():

@@ -83,7 +83,7 @@ def probed(tree, **fragments):
     return Probe(file=HEADER, function=FUNCTION, **fragments).holds(Code(tree.root))
 
 
-def test_a_probe_compares_tokens(tree):
+def test_a_probe_compares_tokens_of_a_function_that_is_there(tree):
     paired = tree(PAIRED)
     assert probed(paired, has=["} else if(np>1){__syncthreads( );}"])
     assert probed(paired, has=["if (np == 1) { ... dstk_val.x /= KQ_rowsum_j;"])
@@ -91,9 +91,6 @@ def test_a_probe_compares_tokens(tree):
     assert probed(paired, has=["p == 1"]) is False
     assert probed(paired, has=["dstk_val.x", "dstk_val.y"]) is False
     assert probed(paired, lacks=["np == 1"]) is False
-
-
-def test_a_function_or_a_file_that_is_not_there_cannot_be_probed(tree):
     code = Code(tree(PAIRED).root)
     elsewhere, absent = Probe(file=HEADER, function="other"), Probe(file="fattn-vec.cuh", function=FUNCTION)
     here, wrong = Probe(file=HEADER, function=FUNCTION), Probe(file=HEADER, function=FUNCTION, has=["no such code"])
@@ -183,15 +180,12 @@ def test_what_a_release_has_follows_from_those_beside_it():
     assert between.of("?", known) is None
 
 
-def test_sources_and_every_range_ends_at_a_release():
+def test_every_range_ends_at_a_release_and_a_defect_has_code_for_each_kernel(tree):
     assert all(map(is_upstream, (DEFAULT_SOURCE, "git:b11549", "git:master")))
     assert not any(map(is_upstream, ("/home/me/llama.cpp", "git+https://github.com/me/llama.cpp@b11549")))
     ends = {end for defect in defects().values() for end in (defect.since, defect.until) if end is not None}
     assert ends <= set(builds())
     assert len({release.source for release in releases()}) == len(releases())
-
-
-def test_a_defect_has_code_for_each_kernel(tree):
     assert all(defect.code or all(signs.code for signs in defect.signs) for defect in defects().values())
     code = origin_of(tree(PAIRED), ())
     assert known_defect(replace(MASKED, kernel=MMA16), code) == Known("masked-rows")

@@ -1,65 +1,19 @@
 """`compare --sample`: a sample of rows on the simulator, faults in rows that are sampled and in others."""
 
-import dataclasses
-from typing import Any
-
 import numpy as np
 import pytest
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.cases.device import load_devices, parse_target
-from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.machine.run import capture as run_inputs
-from fattn_probe.machine.run.capture import Capture
-from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.judge.cases import judge_cases
 from fattn_probe.verdict.judge.checks import Checks, sample_of
 from fattn_probe.verdict.measure.verdict import Status
 from fattn_probe.verdict.present.tables import rows_as_json
+from tests.made import CAUSAL, CPU, H200, case_of, shape
+from tests.verdict.made import Spoilt
 
-DEVICES = load_devices()
-H200, CPU = (parse_target(target, DEVICES) for target in ("sim:h200", "cpu"))
-CASE = """
-version: 1
-about: a case of modest size, of which rows are sampled
-hsk: 64
-n_head: 8
-n_head_kv: 2
-n_q: 300
-n_kv: 2048
-mask: {kind: causal}
-"""
+CASE = shape(64, 8, 2, 300, 2048, CAUSAL)
 ROWS = 200
-
-
-@dataclasses.dataclass
-class Spoilt:
-    """A session whose outputs are changed before they are looked at; each case is run once."""
-
-    session: Session
-    spoil: Any = None
-    known: dict = dataclasses.field(default_factory=dict)
-
-    @property
-    def options(self):
-        return self.session.options
-
-    def persistent_runner(self):
-        return self.session.persistent_runner()
-
-    def build_for(self, target):
-        return self.session.build_for(target)
-
-    def capture(self, case, inputs, target, part=None):
-        key = (case.digest, str(target))
-        if key not in self.known:
-            self.known[key] = self.session.capture(case, inputs, target)
-        found = self.known[key]
-        if self.spoil is None or not isinstance(found, Capture):
-            return found
-        dst = found.dst.copy()
-        self.spoil(dst)
-        return dataclasses.replace(found, dst=dst)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +22,7 @@ def session(session):
 
 
 def judged(session, spoil=None, text=CASE, target=H200, **options):
-    case = expand(loads(text, "sampled.yaml"))[0]
+    case = case_of(text)
     session.spoil = spoil
     (row,) = judge_cases(session, [(case, [target])], Checks(**{"sample": ROWS} | options))
     return row
@@ -131,15 +85,12 @@ def test_a_fault_in_one_row_that_is_not_sampled_is_seen_by_the_hull(session, val
     assert "1 rows (sequence, query, head: (0, 101, 5)) are not finite, or outside V's convex hull" in row.reason
 
 
-def test_errors_inside_the_hull_of_unsampled_rows_are_missed(session):
+def test_errors_inside_the_hull_of_unsampled_rows_are_missed_and_zeros_are_right_in_masked_rows(session):
     def spoil(dst):
         dst[0, 101, 5] = dst[0, 102, 5]
 
     assert judged(session, spoil, sample=1).status is Status.PASS
     assert judged(session, spoil, sample="all").status is Status.FAIL
-
-
-def test_zeros_are_right_where_a_row_is_fully_masked(session):
     masked = CASE.replace("{kind: causal}", "{kind: masked_rows, every: 7}")
     masked += "sinks: true\ndata: {V: {kind: uniform, mean: 1, scale: 0.1}}\n"
     assert judged(session, text=masked, sample=40).status is Status.PASS

@@ -34,17 +34,13 @@ def geometry_for(case, blocks):
     return geometry_of(case.op, [launch], 90)
 
 
-def test_the_first_and_the_last_row_and_both_sides_of_a_tiles_seam_are_checked_in_each_head():
+def test_first_and_last_rows_and_both_sides_of_seams_of_tiles_and_blocks_are_checked_in_each_head():
     case = case_of()
     least = rows_of(case, geometry_for(case, 1), 1)  # no random rows
     heads = [set(least[least[:, 2] == head][:, 1].tolist()) for head in range(case.op.sizes.n_head)]
     assert set.intersection(*heads) == {0, 7, 8, 15, 16, 23, 24, 31, 32, 39}
     assert len(least) == 80
     assert rows_of(case, None, 1)[:, 1].tolist() == [0] * 8 + [39] * 8
-
-
-def test_the_ends_of_the_tiles_that_blocks_share_are_checked():
-    case = case_of()
     without, shared = (rows_of(case, geometry_for(case, blocks), 1) for blocks in (1, 3))
     assert {tuple(row) for row in shared.tolist()} == {tuple(row) for row in without.tolist()}  # ends of tiles
     groups = case_of(n_q=20, n_head=12)  # the second tile of a group has two heads, the third of queries four
@@ -141,7 +137,7 @@ def test_a_row_that_is_not_sampled_may_be_outside_the_hull_by_the_tolerance_if_i
     assert judged(9.0, among=np.array([(0, 0, 0), (0, 1, 0)])).status is Status.FAIL
 
 
-def test_the_largest_value_of_a_head_allows_all_its_channels():
+def test_the_largest_value_of_a_head_allows_all_its_channels_and_unwritten_elements_are_counted():
     low = np.array([[[-4.0, -1, -1, -1]]])
     assert judged(1.25, low=low).status is Status.PASS  # its own channel has no value above 1
     assert judged(1.26, low=low).status is Status.FAIL
@@ -150,9 +146,6 @@ def test_the_largest_value_of_a_head_allows_all_its_channels():
     two = np.concatenate([low, np.full((1, 1, 4), -1.0)], axis=1)  # and no other head
     sample = replace(ONE, low=two, high=np.ones((1, 2, 4)))
     assert judge_sample(WITHOUT_MASK, dst, sample, None, Tolerance(nmse=1 / 256)).status is Status.FAIL
-
-
-def test_unwritten_elements_are_counted_where_the_output_was_computed():
     poison = np.uint32(POISON).view(np.float32)
     found = judged(poison)
     assert "1 elements never written" in found.reason and not found.only_masked_nan
@@ -167,15 +160,12 @@ def predicted(bound):
     return Expected(lambda: made.predicted((1, 1, 1, 4), bound=bound))
 
 
-def test_with_a_prediction_it_is_the_bound_of_its_head():
+def test_with_a_prediction_the_largest_bound_of_a_heads_sampled_rows_counts_for_it():
     assert judged(1.5, predicted(0.5)).status is Status.PASS
     assert judged(1.51, predicted(0.5)).status is Status.FAIL
     assert judged(1.2, predicted(0.1)).status is Status.FAIL
     assert judged(1.25, predicted(np.inf)).status is Status.PASS
     assert judged(1.26, predicted(np.inf)).status is Status.FAIL
-
-
-def test_the_largest_bound_of_a_heads_sampled_rows_counts_for_it():
     rows = np.array([(0, 0, 0), (0, 0, 1), (0, 1, 0)])
     expected = Expected(lambda: made.predicted((1, 3, 1, 4), bound=np.array([0.1, 0.2, 0.5])[None, :, None, None]))
     sample = Sample(rows, np.full((3, 4), 0.5), np.zeros(3), np.full((1, 2, 4), -1.0), np.ones((1, 2, 4)))

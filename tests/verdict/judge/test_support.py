@@ -1,6 +1,5 @@
 """What releases support, and which kernels the default one launches, known without a run; runs without an output."""
 
-import json
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +36,7 @@ from fattn_probe.verdict.judge.support import (
 )
 from fattn_probe.verdict.measure.verdict import Status
 from maintain.tables import kernels_as_text, support_as_text
-from tests.as_user import fattn_probe
+from tests.as_user import answer
 from tests.made import H200, ROOT, at_night, launch_of
 from tests.made import shipped as shipped_case
 from tests.verdict.made import OneBuild
@@ -155,8 +154,7 @@ def test_a_case_that_is_refused_now_is_a_loss_of_support():
 @pytest.mark.slow
 def test_a_refused_op_is_an_alarm_without_a_history(tmp_path):
     words = ("regress", "quick", "--filter", "^types-type_K=q5_0-n_q=5-n_kv=64$", "--history", tmp_path / "h.db")
-    done = fattn_probe(*words, "--patch", "faults/28455-kv-types", "--json", code=5)
-    (result,) = json.loads(done.stdout)["runs"][0]["results"]
+    (result,) = answer(*words, "--patch", "faults/28455-kv-types", code=5)["runs"][0]["results"]
     assert result["status"] == "fail"
     assert result["reason"].startswith("support lost: b11549 supports this op on compute capability 9.0: ")
 
@@ -205,7 +203,7 @@ def test_a_patch_that_refuses_an_op_of_a_release_of_unknown_age_fails(tmp_path):
         "-        case  64:\n+        case  63:\n"
     )
     words = ("compare", "gqa", "--on", "sim:h200", "--source", "pypi:llama-cpp-python==0.3.30", "--patch", str(refuse))
-    (row,) = json.loads(fattn_probe(*words, "--json", code=5).stdout)["rows"]
+    (row,) = answer(*words, code=5)["rows"]
     assert row["reason"].startswith("support lost: without the patches the source supports this op")
 
 
@@ -233,8 +231,7 @@ def test_an_op_whose_kernels_the_table_lacks_is_not_judged(monkeypatch):
 @pytest.mark.parametrize("patch", [(), *at_night(("--patch", "faults/27109-silent-conversion"))])
 def test_a_fault_that_only_changes_the_kernel_fails_if_it_is_asked_for(patch):
     case = ROOT / "patches/faults/27109-silent-conversion.yaml"
-    done = fattn_probe("compare", case, "--on", "sim:h200", "--kernels", "--json", *patch, code=5 if patch else 0)
-    (row,) = json.loads(done.stdout)["rows"]
+    (row,) = answer("compare", case, "--on", "sim:h200", "--kernels", *patch, code=5 if patch else 0)["rows"]
     (check,) = row["checks"]
     assert (row["status"], check["name"], check["fails"]) == ("fail" if patch else "pass", "kernels", bool(patch))
 
@@ -243,16 +240,13 @@ KERNEL = "void flash_attn_tile<64, 64, 2, 1, false>(char const*)"
 FAULT = Finding("race", "byte 16 is read", KERNEL, "a.cuh", 7, (1, 2, 0), (3, 4, 0), ("f<1> at a.cuh:7",))
 
 
-def test_a_fault_has_its_kernel_and_its_place():
+def test_a_fault_has_its_kernel_and_its_place_and_an_abort_the_place_in_its_message():
     found = finding_of(FAULT)
     assert (found.kind, found.file, found.line, found.block, found.thread) == ("race", "a.cuh", 7, (1, 2, 0), (3, 4, 0))
     assert found.place == f"{found.kernel}, block (1, 2, 0), thread (3, 4, 0), a.cuh:7"
     assert found.kernel.startswith("flash_attn_tile<64")
     bare = finding_of(Finding("race", "somewhere"))
     assert (bare.kernel, bare.place) == ("", "") and bare == Finding("race", "race: somewhere")
-
-
-def test_an_abort_has_the_place_in_its_message():
     found = finding_of(Failed("/x/ggml/src/ggml-cuda/fattn.cu:284: fatal error\nmore", ()))
     assert (found.kind, found.line) == ("abort", 284) and found.file.endswith("fattn.cu")
     assert found.message.endswith("fatal error")

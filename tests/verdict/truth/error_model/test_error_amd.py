@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.device import load_devices
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.llama.launch.architecture import arch_number
@@ -20,14 +20,13 @@ from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.llama.launch.record import parse_launches
 from fattn_probe.llama.launch.tiles import ntiles
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
-from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.measure.expected import Expected, hold
 from fattn_probe.verdict.measure.verdict import Status, judge
 from fattn_probe.verdict.truth.error_model.rounding import HALF
 from fattn_probe.verdict.truth.reference.adapter import operand_values, reference_of
 from tests import made
-from tests.made import CAUSAL, shape
+from tests.made import CAUSAL, captured, shape, target
 from tests.verdict.truth.models import predicted
 
 RECORDED = Path(__file__).parents[3] / "data/amd.npz"
@@ -278,8 +277,7 @@ def record():
     kept: dict[str, Any] = {}
     for name, (_, device) in EVERY.items():
         case = case_of(name)
-        capture = session.capture(case, make_inputs(case), parse_target(f"sim:{device}", load_devices()))
-        assert isinstance(capture, Capture), capture
+        capture = captured(session, case, target(f"sim:{device}"))
         kept[name] = capture.dst
         lines[name] = [launch.to_json() for launch in capture.launches]
         print(name, lines[name][0])

@@ -117,7 +117,7 @@ def test_no_prediction_for_a_kernel_that_is_not_known(monkeypatch):
     assert kernel_of(op_of(), [launch("flash_attn_tile<128, 128, 4, 1, false>", 128)], 61) is None
 
 
-def test_stream_k_seams_are_those_of_the_inspected_arithmetic():
+def test_stream_k_seams_are_those_of_the_inspected_arithmetic_and_other_kernels_take_turns():
     op = op_of(n_q=40, n_kv=1000)
     kernel = kernel_of(op, [launch("flash_attn_ext_f16<128, 128, 8, 4, false, false, false>", 128, (23, 1, 1))], 90)
     geometry, grid = kernel.geometry, Grid(iter_k=16, iter_j=5, iter_z_gqa=1, ne12=2, ne03=1)
@@ -131,9 +131,6 @@ def test_stream_k_seams_are_those_of_the_inspected_arithmetic():
         place = geometry.tile_of(0, 8 * jt + 5, 4 * z_KV + 3)
         assert place == tile_at(index, grid)
         assert pieces_of(geometry, place) == tuple(found[place])
-
-
-def test_other_kernels_take_turns():
     op = op_of(n_q=1, n_kv=1024)
     kernel = kernel_of(op, [launch(f"flash_attn_ext_vec<128, 1, {F16_TYPES}, false>", 128, (1, 3, 8))], 90)
     geometry = kernel.geometry

@@ -4,7 +4,6 @@ import json
 import math
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,12 +21,11 @@ from fattn_probe.verdict.truth.error_model.prediction import Prediction, _most, 
 from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE
 from fattn_probe.verdict.truth.reference.adapter import fully_masked_of, operand_values, reference_of
 from maintain.agreement import stride_of
-from tests.made import case_of, case_with, launch_of, shape
+from tests.made import ROOT, case_of, case_with, launch_of, shape
 from tests.verdict.judge.test_no_prediction import SHAPE as PLAIN
 from tests.verdict.judge.test_no_prediction import real_prediction
 from tests.verdict.truth.models import kernel_of, model_of, of_scenario, predicted
 
-ROOT = Path(__file__).parents[4]
 SAMPLES = ROOT / "tests/data/h200"  # of a real H200's outputs, see tests/test_agreement_h200.py
 CASES = [case for path in sorted((ROOT / "scenarios").glob("*.yaml")) for case in expand(load(path))]
 VEC = "flash_attn_ext_vec<64, 1, GGML_TYPE_F16, GGML_TYPE_F16, false>"

@@ -24,13 +24,11 @@ from fattn_probe.verdict.truth.reference.adapter import (
 )
 from fattn_probe.verdict.truth.reference.attention import attention
 from tests import made
-from tests.made import CPU
-
-OP = "version: 1\nabout: a test\nhsk: 64\nn_q: 3\nn_kv: 64\n"
+from tests.made import CPU, captured
 
 
 def case_of(text):
-    case = made.case_of(OP + text)
+    case = made.case_of("version: 1\nabout: a test\nhsk: 64\nn_q: 3\nn_kv: 64\n" + text)
     return case, make_inputs(case)
 
 
@@ -53,7 +51,7 @@ def test_plain_case_has_the_shape_of_dst_and_the_values_of_the_bytes():
     assert fully_masked_of(case.op, inputs) is None
 
 
-def test_mask_with_padding_sinks_and_every_parameter_reach_the_answer():
+def test_mask_sinks_and_every_parameter_as_stored_reach_the_answer():
     case, inputs = case_of(
         "n_head: 4\nsinks: true\nmax_bias: 8.0\nlogit_softcap: 10.0\nscale: 0.3\nmask: {kind: masked_rows, first: 1}\n"
     )
@@ -64,9 +62,6 @@ def test_mask_with_padding_sinks_and_every_parameter_reach_the_answer():
     assert (got[:, 1] == 0.0).all()
     assert fully_masked_of(case.op, inputs)[0, :, 0].tolist() == [False, True, False]
     assert not np.allclose(got, by_hand(case, inputs, mask))
-
-
-def test_parameters_are_rounded_as_the_op_stores_them():
     case, inputs = case_of("n_head: 1\nlogit_softcap: 0.1\n")
     Q, K, V = (view_values(case.op.tensors[name], inputs) for name in "QKV")
     stored = attention(Q, K, V, params=Params(case.op.params.scale, 0.0, float(np.float32(0.1))))
@@ -213,6 +208,5 @@ def test_attention_over_one_kv_row_gives_back_that_row_of_v_to_the_last_bit(sess
     """So the values of every type are ggml's own."""
     (case,) = expand(loads(f"{ONE_ROW}type_V: {type_}\ndata: {{V: {data}}}\n"))
     inputs = make_inputs(case)
-    capture = session.capture(case, inputs, CPU)
-    assert isinstance(capture, Capture), capture
+    capture = captured(session, case, CPU, inputs)
     np.testing.assert_array_equal(capture.dst, reference_of(case.op, inputs).astype(np.float32))

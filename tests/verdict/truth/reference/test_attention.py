@@ -164,16 +164,13 @@ def test_equals_50_digits(feature, dtype):
             np.testing.assert_allclose(lse[at], expected, rtol=1e-12, atol=1e-14)
 
 
-def test_fully_masked_rows_follow_the_broadcast_and_ignore_padding():
+def test_fully_masked_rows_follow_the_broadcast_and_a_leading_empty_block_makes_no_nan():
     mask = np.zeros((2, 2, 4, 3))
     mask[1, 0, 1] = -np.inf
     mask[:, :, 3] = -np.inf
     rows = fully_masked_rows(mask, n_seq=4, n_head=4, n_q=3)
     assert rows.shape == (4, 3, 4)
     assert np.argwhere(rows).tolist() == [[1, 1, 0], [1, 1, 2], [3, 1, 0], [3, 1, 2]]
-
-
-def test_a_leading_block_without_any_entry_does_not_make_nan():
     Q, K, V, _ = random_op(np.random.default_rng(2), n_q=2, n_kv=8)
     mask = np.zeros((1, 1, 2, 8))
     mask[0, 0, 0, :6] = -np.inf

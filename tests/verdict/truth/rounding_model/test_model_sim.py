@@ -5,31 +5,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
+from fattn_probe.cases.device import load_devices
 from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.architecture import arch_number
-from fattn_probe.machine.run.capture import Capture
 from fattn_probe.verdict.measure.metrics import liken, nmse
 from fattn_probe.verdict.truth.reference.adapter import reference_of
+from tests.made import SCENARIOS, captured, shipped, target
 from tests.verdict.truth.models import model_of
 
-SCENARIOS = Path(__file__).parents[4] / "scenarios"
 DEVICES = load_devices()
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 
 
-def captured(session, case, inputs, on="sim:h200"):
-    capture = session.capture(case, inputs, parse_target(on, DEVICES))
-    assert isinstance(capture, Capture), capture
-    return capture
-
-
 def assert_alike(session, case, on):
     inputs = make_inputs(case)
-    capture = captured(session, case, inputs, on)
-    found = model_of(case, inputs, capture.launches, arch_number(parse_target(on, DEVICES).device.arch))
+    capture = captured(session, case, target(on), inputs)
+    found = model_of(case, inputs, capture.launches, arch_number(target(on).device.arch))
     assert found is not None
     like = liken(capture.dst, found)
     assert like.share >= 0.97  # 1.0 with g++ 12; another compiler may fuse other multiply-adds of the simulated kernel
@@ -65,9 +58,9 @@ def test_other_generations(session, device, name):
 
 @pytest.fixture(scope="module")
 def right(session):
-    (case,) = expand(load(SCENARIOS / "gqa.yaml"))
+    case = shipped("gqa")
     inputs = make_inputs(case)
-    capture = captured(session, case, inputs)
+    capture = captured(session, case, inputs=inputs)
     return case, inputs, capture, model_of(case, inputs, capture.launches, 90)
 
 
@@ -137,7 +130,7 @@ def test_a_fault_far_below_the_kernel_s_noise_shows(session, right, fault):
     case, inputs, capture, model = right
     wrong = {name: data.copy() for name, data in inputs.items()}
     fault(case, wrong)
-    faulty = captured(session, case, wrong)
+    faulty = captured(session, case, inputs=wrong)
     assert 1 - liken(faulty.dst, model).share >= FAULTS[fault]
     assert nmse(faulty.dst, model.astype(np.float64)) > 100 * nmse(capture.dst, model.astype(np.float64))
 
@@ -146,6 +139,6 @@ def test_an_ulp_of_a_value_hides_from_the_exact_answer_and_not_from_the_model(se
     case, inputs, capture, model = right
     wrong = {name: data.copy() for name, data in inputs.items()}
     one_value_off_by_an_ulp(case, wrong)
-    faulty, exact = captured(session, case, wrong), reference_of(case.op, inputs)
+    faulty, exact = captured(session, case, inputs=wrong), reference_of(case.op, inputs)
     assert nmse(faulty.dst, exact) == pytest.approx(nmse(capture.dst, exact), rel=0.05)
     assert liken(faulty.dst, model).share < 0.99
