@@ -116,7 +116,7 @@ def too_large(most: int) -> str:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError inside into a MachineError that names `path`; BrokenPipeError passes through."""
+    """Turn an OSError in the block into a MachineError that names `path`; BrokenPipeError passes through."""
     try:
         yield
     except BrokenPipeError:

@@ -175,7 +175,7 @@ class LazyCommand(Single):
 
     @functools.cached_property
     def loaded(self) -> Any:  # noqa: ANN401 - the classes of commands are click's, and typer does not name them
-        """The command itself."""
+        """The imported command."""
         module, _, attribute = self.place.partition(":")
         found = getattr(import_module(f"fattn_probe.cli.{module}"), attribute)
         if isinstance(found, typer.Typer):

@@ -223,7 +223,7 @@ def _rows(mask: AnyMask, shape: MaskShape, sequence: int, queries: I64, level: i
             hidden = owner != own[:, None]
             if mask.causal:
                 mine = (owner == s for s in range(mask.count))
-                left = np.stack([np.cumsum(rows[::-1])[::-1] - rows for rows in mine])  # rows to come
+                left = np.stack([np.cumsum(rows[::-1])[::-1] - rows for rows in mine])  # own rows still to come
                 hidden |= left[own] < (np.searchsorted(everyone, own, "right") - 1 - queries)[:, None]
         case Blocks():
             grid = (-(-shape.n_q // mask.q), -(-shape.n_kv // mask.kv))
