@@ -298,7 +298,7 @@ def scratch_root() -> Path:
 def sweep(root: Path) -> None:
     """Remove the scratch folders in `root` whose owners have died."""
     for lock in root.glob(f"*{LOCK}"):
-        with contextlib.suppress(OSError), lock.open("rb") as held:  # its owner is alive, or another process was faster
+        with contextlib.suppress(OSError), lock.open("rb") as held:  # its owner is alive, or another process removed it
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove_tree(lock.with_suffix(""))
             lock.unlink(missing_ok=True)

@@ -208,7 +208,7 @@ class Workers(Generic[Task, Answer]):
 
 
 def prepare_workers(*modules: str) -> None:
-    """Start the server that forks the workers early, so that it imports the modules while this process goes on.
+    """Start the server that forks the workers, early enough to import the modules while this process continues.
 
     The server and its workers start with blocked signals: a terminal signals every process, but the parent decides.
     """

@@ -197,7 +197,7 @@ class LazyCommand(Single):
 
 
 class Commands(Group):
-    """The group of all commands."""
+    """The top-level group, with all commands."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401
         super().__init__(**options)

@@ -171,7 +171,7 @@ def read_cases(file: Path) -> list[Case]:
 
 
 def recorded_case(path: Path) -> Case:
-    """The case in a case file or a capture, named after the file; its inputs are read later."""
+    """The case in a case file or a capture, named after the file; its inputs are read only when needed."""
     from fattn_probe.cases.op.case_file import read_case  # imports gguf, which listing scenarios does not need
 
     file = read_case(path)

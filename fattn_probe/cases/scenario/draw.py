@@ -268,7 +268,7 @@ def _sparse(mask: Sparse, shape: MaskShape, sequence: int, queries: I64, level: 
 
 
 def mask_rows_read(case: Case, sequence: I64, query: I64) -> tuple[I64, I64]:
-    """The sequences and queries (arrays) whose mask rows are read for these sequences and queries.
+    """For each sequence and query (arrays), the sequence and the query whose mask row is read.
 
     They are the same, unless the mask repeats. Then row r of a period of n rows has the mask of query r * n_q / n of
     the first sequence, so that a period is an evenly spaced sample of the whole mask.

@@ -1,4 +1,4 @@
-"""The progress of a run: the time so far, the simulator's finished blocks, the estimated time left, and its display."""
+"""The progress of a run: the time so far, the simulator's finished blocks, the estimated time left, the display."""
 
 import os
 import struct
