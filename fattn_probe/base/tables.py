@@ -22,6 +22,7 @@ INDENT = 2
 TEMPLATE_ARGUMENTS = re.compile(r"(?<=\w)<(?=\w)")
 LEAST_PROSE = 24
 """Narrowest width for a sentence."""
+MISSING = ("", "-")  # cells that a record over several lines leaves out
 Word = str | Text
 
 
@@ -96,8 +97,8 @@ class Table:
             for place, word in words.items():  # paired line by line if name and cell have the same number of lines
                 titles, lines = self.columns[place].split("\n"), word.split("\n")
                 if len(titles) == len(lines):
-                    pairs += [(one, line) for one, line in zip(titles, lines, strict=True) if line]
-                elif word:
+                    pairs += [(one, line) for one, line in zip(titles, lines, strict=True) if line.plain not in MISSING]
+                elif word.plain not in MISSING:
                     pairs.append((" ".join(titles), _joined(word)))
             yield Flow(pairs, indent=INDENT)
 

@@ -11,6 +11,7 @@ from typing import Any
 from fattn_probe.base.digest import short
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import is_folder
+from fattn_probe.cases import shipped
 from fattn_probe.cases.op import Op, Params, Root, TensorView
 from fattn_probe.cases.op.op import PREC, default_scale, float32
 from fattn_probe.cases.scenario.check import checked, load
@@ -166,8 +167,19 @@ RECORDED = ".gguf"
 
 
 def read_cases(file: Path) -> list[Case]:
-    """The cases of a scenario, or the recorded case of a `.gguf` file."""
+    """The cases of a scenario, or the recorded case of a `.gguf` file; for `FILE/CASE`, only this case."""
+    if file.parent.is_file():
+        return [one_case(file.parent, file.name)]
     return [recorded_case(file)] if file.suffix == RECORDED else expand(load(file))
+
+
+def cases_like(path: Path) -> dict[str, Path]:
+    """`FILE/CASE` by name: of all cases of the file in `FILE/NAME`, or of the shipped ones that a name may mean."""
+    if path.parent.is_file():
+        return {f"{path.parent}/{case.name}": path.parent / case.name for case in read_cases(path.parent)}
+    files = (*shipped.files("scenario"), *sorted(shipped.folder("suite").glob("*/*.yaml")))
+    like = [file for file in files if f"{path}-".startswith(f"{file.stem}-")]
+    return {case.name: file / case.name for file in like for case in read_cases(file)}
 
 
 def recorded_case(path: Path) -> Case:

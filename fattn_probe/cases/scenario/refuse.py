@@ -196,11 +196,8 @@ def _memory(op: Scenario) -> Iterator[Refusal]:
             sizes[name] = 4 * op.n_seq * (ne[0] + view.pad) * allocated
             root, _ = place(name, type_, ne, view)
             if view.outside != "random" and repeating(root).period is not None:
-                reason = (
-                    f"{view.outside}, but an allocation of {root.nbytes / 2**30:.1f} GiB repeats its first rows "
-                    "(docs/reference/scenario.md), allowed: random"
-                )
-                yield Refusal(("layout", name, "outside"), reason)
+                reason = f"{view.outside}, but an allocation of {root.nbytes / 2**30:.1f} GiB repeats its first rows"
+                yield Refusal(("layout", name, "outside"), f"{reason}, allowed: random")
     for name, size in sizes.items():
         if size > MAX_BYTES:
             yield Refusal(("layout", name), f"an allocation of {size / 2**40:.1f} TiB, allowed: up to 1 TiB")

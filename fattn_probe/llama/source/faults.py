@@ -75,7 +75,7 @@ def read_fault(path: Path) -> HistoricFault:
         raise InputError(f"{path}: it must be NUMBER-SLUG.patch, and its text end in `Modelled on OWNER/NAME#NUMBER.`")
     for key in FAULT_KEYS:
         if not patch.value(key):
-            raise InputError(f"{path}: the head has no `# {key}:`; docs/guide/detection.md explains the fields")
+            raise InputError(f"{path}: the head has no `# {key}:`; it needs {', '.join(FAULT_KEYS)}")
     for key, known in (("family", FAMILIES), ("catch", get_args(Catch))):
         if patch.value(key) not in known:
             raise InputError(f"{path}: {key}: {patch.value(key)!r} is not one of {', '.join(known)}")

@@ -20,14 +20,14 @@ GROUPED = {192: 8, 320: 16}
 
 
 def targets_of(entry):
-    return [parse_target(word, load_devices()) for word in entry.on if word.startswith("sim:")]
+    return [parse_target(word, load_devices()) for word in entry.on if word.removeprefix("sim:") in load_devices()]
 
 
 def suite_parts(name="nightly"):
     path = find("suite", name)
     suite = load_suite(path)
     parts = [part for part in suite.parts if part.flavour == "release" and not (part.quants or part.sanitize)]
-    return [(part, target) for part in parts if not part.devices for target in targets_of(part)], path.parent
+    return [(part, target) for part in parts for target in targets_of(part)], path.parent
 
 
 ARCHITECTURES, OF_AMD = (

@@ -347,8 +347,8 @@ def test_a_real_gpu_runs_only_the_entries_that_need_no_simulator(suite):
 
 
 def test_an_entry_has_gpus_of_its_own(suite):
-    (suite.parent / "few.yaml").write_text('devices:\n  h200-5: {like: h200, name: "few", multiProcessorCount: 5}\n')
-    suite.write_text(SUITE.replace("on: [sim:h200, sim:t4]", "on: [sim:h200-5]\n    devices: few.yaml"))
+    (suite.parent / "few.yaml").write_text('devices:\n  few: {like: h200, name: "few", multiProcessorCount: 5}\n')
+    suite.write_text(SUITE.replace("on: [sim:h200, sim:t4]", "on: [sim:few]\n    devices: few.yaml"))
     assert [outcome.run.suite for outcome in run_all(suite, Given())] == ["three", "three/races", "three/memory"]
     (_, entry, _) = load_suite(suite).parts
     (target,) = Given().targets(entry, suite.parent)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from tests.made import shown
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 
-DEVICES = load_devices(Path(__file__).parents[3] / "suites/devices/few-sms.yaml")  # they run the builds of whole GPUs
+DEVICES = load_devices()
 CASE = "version: 1\nabout: a test\nhsk: 64\nn_head: 8\nn_head_kv: 2\nn_q: {n_q}\nn_kv: {n_kv}\nmask: {{kind: causal}}\n"
 
 

@@ -457,8 +457,8 @@ def test_the_catalogue_uses_every_condition_and_patterns_that_compile():
 def test_each_defect_is_named_once():
     known = ["", "volta-columns", "masked-rows", "volta-columns", ""]
     assert by_defect(known) == [
-        "2 fail by volta-columns, a known defect of llama.cpp (docs/findings.md)",
-        "1 fails by masked-rows, a known defect of llama.cpp (docs/findings.md)",
+        f"2 fail by volta-columns, a known defect of llama.cpp: {defects()['volta-columns'].about}",
+        f"1 fails by masked-rows, a known defect of llama.cpp: {defects()['masked-rows'].about}",
     ]
 
 
