@@ -162,12 +162,12 @@ def cc_order(cc: str) -> tuple[bool, float]:
 
 @cache
 def of_suites() -> Mapping[str, Device]:
-    """The GPUs with few SMs that shipped suites run on, besides the catalogue."""
+    """The additional GPUs, with few SMs, on which shipped suites run."""
     return MappingProxyType(load_devices(Path(__file__).with_name("few-sms.yaml")))
 
 
 def find_device(devices: Mapping[str, Device], identifier: str) -> Device:
-    """One device by its id, or one of the shipped suites; InputError with the nearest ids if it is unknown."""
+    """One device by its id, or a shipped suite's device; InputError with the nearest ids if it is unknown."""
     if found := devices.get(identifier) or of_suites().get(identifier):
         return found
     raise InputError(f"no device {identifier!r}{nearest(identifier, devices)}; devices: {', '.join(devices)}")
