@@ -99,7 +99,7 @@ class Activity:
 
     @property
     def line(self) -> str:
-        """`17 of 120 cases, 1 fail, 16 pass, 0:41, about 4:08 left: gqa on sim:h200: exact reference`."""
+        """The text: `17 of 120 cases, 1 fail, 16 pass, 0:41, about 4:08 left: gqa on sim:h200: exact reference`."""
         if self.shows is not None:
             return self.shows()
         seconds = time.monotonic() - self.began

@@ -1,4 +1,4 @@
-"""The cache of downloads and builds. All access goes through this module: entries appear whole, and are verified."""
+"""The cache of downloads and builds. All access goes through this module: entries are published whole and verified."""
 
 import logging
 import os
@@ -159,7 +159,7 @@ def growing(folder: Path, what: str, leave_out: Callable[[str], bool]) -> Iterat
         try:
             yield growth
         except BaseException:
-            with suppress(OSError):  # the first error says more
+            with suppress(OSError):  # the original error is more informative
                 new = contents(folder, (it for it in growth.changed - growth.recorded.keys() if not leave_out(it)))
                 write_seal(folder, Seal({**growth.recorded, **new}, unfinished=True))
             raise

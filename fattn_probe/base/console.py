@@ -72,7 +72,7 @@ def substitute(error: UnicodeError) -> tuple[str, int]:
 class Stream:
     """stdout or stderr, looked up at each use.
 
-    A failed write to stdout raises MachineError. One to stderr is ignored, because a note must not stop a command.
+    A failed write raises MachineError on stdout, and is ignored on stderr, because a note must not stop a command.
     """
 
     def __init__(self, name: Literal["stdout", "stderr"]) -> None:

@@ -13,7 +13,7 @@ def times(value: float, digits: int = 3) -> str:
 
 
 def number_of(count: int, noun: str) -> str:
-    """`1 case`, `1962 cases`."""
+    """A number with its noun: `1 case`, `1962 cases`."""
     return f"{count} {noun}{'s' * (count != 1)}"
 
 

@@ -116,7 +116,7 @@ def too_large(most: int) -> str:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError inside into a MachineError that names `path`; BrokenPipeError passes through."""
+    """Turn an OSError in the block into a MachineError that names `path`; BrokenPipeError passes through."""
     try:
         yield
     except BrokenPipeError:
@@ -298,7 +298,7 @@ def scratch_root() -> Path:
 def sweep(root: Path) -> None:
     """Remove the scratch folders in `root` whose owners have died."""
     for lock in root.glob(f"*{LOCK}"):
-        with contextlib.suppress(OSError), lock.open("rb") as held:  # its owner is alive, or another process was faster
+        with contextlib.suppress(OSError), lock.open("rb") as held:  # its owner is alive, or another process removed it
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove_tree(lock.with_suffix(""))
             lock.unlink(missing_ok=True)

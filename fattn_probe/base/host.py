@@ -47,7 +47,7 @@ def quotas(groups: Path, mount: Path) -> Iterator[float]:
                     group = mount.joinpath(hierarchy, *parts[:depth])  # microseconds of CPU time per period
                     words = read(group / "cpu.max").split()
                     words = words or [read(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
-                    limited = all(word.isascii() and word.isdigit() for word in words)  # else `max`, or -1
+                    limited = all(word.isascii() and word.isdigit() for word in words)  # unlimited: `max` or -1
                     if limited and int(words[1]) > 0:
                         yield int(words[0]) / int(words[1])
 

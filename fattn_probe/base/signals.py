@@ -34,7 +34,7 @@ class Stop:
 
 
 def heed() -> None:
-    """Let SIGTERM and SIGHUP stop this process like Ctrl-C, unless its caller, such as nohup, set them to ignored."""
+    """Let SIGTERM and SIGHUP stop this process like Ctrl-C, unless its caller, such as nohup, ignores them."""
     stop = Stop()
     for number in TERMINATION:
         if signal.getsignal(number) is signal.SIG_DFL:

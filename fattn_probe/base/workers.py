@@ -1,4 +1,4 @@
-"""Parallel work: the only code that starts a command's processes and threads.
+"""Parallel work; no other code starts a command's processes and threads.
 
 A worker is forked from a server that has imported what workers need, and runs tasks one after another. A parent
 and its worker share one pipe and no lock, so neither waits for the rest of a message if the other dies. When the
@@ -47,7 +47,7 @@ END_SECONDS = 5.0
 FEW = 3e7
 CONTEXT = multiprocessing.get_context("forkserver")
 LONGEST_TMPDIR = 107 - len("/pymp-12345678/listener-12345678")
-"""The longest $TMPDIR that works: a socket's path has at most 107 characters, and multiprocessing's lie in there."""
+"""The longest $TMPDIR that works: multiprocessing puts sockets there, whose paths have at most 107 characters."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class Workers(Generic[Task, Answer]):
 
 
 def prepare_workers(*modules: str) -> None:
-    """Start the server that forks the workers early, so that it imports the modules while this process goes on.
+    """Start the server that forks the workers, early enough to import the modules while this process continues.
 
     The server and its workers start with blocked signals: a terminal signals every process, but the parent decides.
     """
@@ -258,7 +258,7 @@ def _serve(
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     threading.Thread(target=_end_in_time, args=(connection.fileno(), read), daemon=True).start()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
-    multiprocessing.current_process().daemon = False  # it may start workers too
+    multiprocessing.current_process().daemon = False  # a daemon could not start workers itself
     os.environ.clear()
     os.environ.update(environment)  # the server's environment is from when it started
     tempfile.tempdir = folder
@@ -269,7 +269,7 @@ def _serve(
             try:
                 while not leave.signal:
                     connection.send_bytes(_reply(function, connection.recv()))
-            except (EOFError, OSError):  # the parent has closed its end, perhaps within a message
+            except (EOFError, OSError):  # the parent has closed its end, perhaps in mid-message
                 leave.free = False  # before the block exits, where Python 3.12 can lose a handler's exception
     except Terminated:
         sys.exit(128 + leave.signal)

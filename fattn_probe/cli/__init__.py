@@ -75,7 +75,7 @@ def exit_codes(as_json: bool = False) -> Iterator[None]:
         try:
             show_error(problem, as_json)
             STDOUT.flush()
-        except (OSError, MachineError):  # stdout itself failed, and stderr has the error
+        except (OSError, MachineError):  # stdout itself has failed; stderr has shown the error
             STDOUT.discard()
         sys.exit(code_after_signal() or problem.exit_code)
 
@@ -94,7 +94,7 @@ def problem_of(error: Exception) -> FattnProbeError | None:
         return machine_error(error)
     if hasattr(error, "format_message") and hasattr(error, "ctx"):  # from click, which typer includes or imports
         command = error.ctx.command_path if error.ctx else "fattn-probe"
-        said = error.format_message().replace(": Value error, ", ": ")  # pydantic's words
+        said = error.format_message().replace(": Value error, ", ": ")  # drop pydantic's prefix
         if said.startswith("Usage: "):  # from a group without a command
             return InputError(f"{command}: a command is missing\n\n{said}")
         return InputError(f"{command}: {said} (see `{command} --help`)")
@@ -115,7 +115,7 @@ def main() -> None:
     if locale.getpreferredencoding(do_setlocale=False).lower() not in ("utf-8", "utf8"):
         # Read and write text files as UTF-8 in every locale, here and in worker processes, as Python 3.15 does.
         os.environ["PYTHONUTF8"] = "1"
-        with contextlib.suppress(locale.Error):  # a C library without this locale
+        with contextlib.suppress(locale.Error):  # the C library may lack this locale
             locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
     signals.heed()
     words = sys.argv[1:]

@@ -175,7 +175,7 @@ class LazyCommand(Single):
 
     @functools.cached_property
     def loaded(self) -> Any:  # noqa: ANN401 - the classes of commands are click's, and typer does not name them
-        """The command itself."""
+        """The imported command."""
         module, _, attribute = self.place.partition(":")
         found = getattr(import_module(f"fattn_probe.cli.{module}"), attribute)
         if isinstance(found, typer.Typer):
@@ -197,7 +197,7 @@ class LazyCommand(Single):
 
 
 class Commands(Group):
-    """The group of all commands."""
+    """The top-level group, with all commands."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401
         super().__init__(**options)

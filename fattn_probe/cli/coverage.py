@@ -59,7 +59,7 @@ def coverage(
         item.coverage.unreachable = places(tree, unreachable(amd=not amd.isdisjoint(item.targets)))
         item.coverage.headers = frozenset({case.header for case in kernel_cases(tree)})
     if html is not None:
-        from fattn_probe.lab.detect.show import page  # only for a page
+        from fattn_probe.lab.detect.show import page  # imports for the page only
 
         write_text(html, page(found, tree))
     show(document(found), lambda: render(found), as_json)

@@ -31,7 +31,7 @@ def device_show(identifier: str, devices: flags.Devices = None, as_json: flags.J
 
 
 def catalogue_json(devices: Mapping[str, Device]) -> list[dict[str, object]]:
-    """The data of `device list --json`: one mapping per device, NVIDIA's first, oldest architecture first."""
+    """The data of `device list --json`: one mapping per device, NVIDIA first, oldest architecture first."""
     ordered = sorted(devices.values(), key=lambda device: (cc_order(device.cc), device.multiProcessorCount))
     return [{"id": device.id, "name": device.name, "cc": device.cc, **device.properties()} for device in ordered]
 
@@ -51,7 +51,7 @@ def device_json(device: Device) -> dict[str, object]:
 
 
 def catalogue_table(devices: Mapping[str, Device]) -> RenderableType:
-    """The catalogue as a table; shared memory (LDS) per SM or CU and per block, threads and blocks per SM or CU."""
+    """The catalogue as a table: shared memory (LDS) per SM or CU and per block, threads and blocks per SM or CU."""
     rows = []
     for item in catalogue_json(devices):
         device = devices[str(item["id"])]

@@ -109,7 +109,7 @@ def flavour_of(build: BuildFlags) -> Flavour:
 
 @functools.cache
 def source_in(folder: Path) -> str:
-    """The default source of a command in `folder`: the checkout around it, announced once, or the release."""
+    """The default source for a command in `folder`: the checkout that contains it, announced once, or the release."""
     checkout = checkout_of(folder)
     if checkout is None:
         return DEFAULT_SOURCE

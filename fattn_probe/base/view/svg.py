@@ -61,7 +61,7 @@ def svg(drawing: Drawing, *, ids: str = "", fixed: bool = True, stretched: bool 
 
 
 def pinned(drawing: Drawing, left: float, *, ids: str = "") -> tuple[str, str]:
-    """A drawing in two parts: marks that begin left of `left`, which stay in place, and the rest, which scrolls."""
+    """A drawing in two parts: marks that begin left of `left` and stay in place, and the rest, which scrolls."""
     parts: tuple[list[Mark], list[Mark]] = ([], [])
     for mark in drawing.marks:
         parts[mark.x >= left].append(mark)

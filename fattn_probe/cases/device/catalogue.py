@@ -95,12 +95,12 @@ class Device:
 
     @property
     def cuda_arch(self) -> int | None:
-        """`__CUDA_ARCH__` of code compiled for just this device: 890, 1210; None for AMD, where the source sets it."""
+        """`__CUDA_ARCH__` of code compiled for this device only: 890, 1210; None for AMD, where the source sets it."""
         return None if self.gfx else 100 * self.major + 10 * self.minor
 
     @property
     def unit(self) -> str:
-        """The name of a multiprocessor: for AMD the compute unit; RDNA GPUs count them in pairs (WGPs)."""
+        """The vendor's name for a multiprocessor: SM; CU, AMD's compute unit; or WGP, a pair of CUs on RDNA GPUs."""
         return "SM" if not self.gfx else "CU" if self.gfx.startswith("gfx9") else "WGP"
 
     def properties(self) -> dict[str, int]:
@@ -162,12 +162,12 @@ def cc_order(cc: str) -> tuple[bool, float]:
 
 @cache
 def of_suites() -> Mapping[str, Device]:
-    """The GPUs with few SMs that shipped suites run on, besides the catalogue."""
+    """The additional GPUs, with few SMs, on which shipped suites run."""
     return MappingProxyType(load_devices(Path(__file__).with_name("few-sms.yaml")))
 
 
 def find_device(devices: Mapping[str, Device], identifier: str) -> Device:
-    """One device by its id, or one of the shipped suites; InputError with the nearest ids if it is unknown."""
+    """One device by its id, or a shipped suite's device; InputError with the nearest ids if it is unknown."""
     if found := devices.get(identifier) or of_suites().get(identifier):
         return found
     raise InputError(f"no device {identifier!r}{nearest(identifier, devices)}; devices: {', '.join(devices)}")
@@ -244,7 +244,7 @@ def _problems(document: CatalogueFile, known: Mapping[str, Device]) -> Iterator[
                 yield from _wrong_values(document, key, entry)
             else:
                 yield document.problem(key, f"{entry!r}, expected a mapping of {', '.join(keys)}")
-    # Ids are for `sim:ID`, compute capabilities for `sm_XY`, names for one line.
+    # Ids must fit in `sim:ID`, compute capabilities in `sm_XY`, and names on one line.
     arch = rf"{CC}|{GFX.pattern}"
     for section, pattern, form in (("devices", ID, "lower-case letters, digits, - and _"), ("limits", arch, '"8.9"')):
         for name in document.table(section):

@@ -41,7 +41,7 @@ EXPLAINED = {
 class Origin:
     """The origin of a kernel's registers and static shared memory, which determine how many blocks fit on an SM.
 
-    `build_number` is the llama.cpp build that the figures are from, if that is not the source that runs.
+    `build_number` is the llama.cpp build that the figures come from, if it differs from the source that runs.
     """
 
     method: Method = Method.UNKNOWN
@@ -91,7 +91,7 @@ TABLE = "resources.csv"
 AMD_TABLE = "amd-resources.csv"
 CELL = re.compile(r"\d+(/\d+){2}|\d+(/\d+){5}")
 ESTIMATED = frozenset({"61", "70"})
-"""Architectures that nvcc 13 has dropped; their figures in the table are estimates of `scripts/resources --ptxas`."""
+"""Architectures that nvcc 13 has dropped; their figures in the table are estimates by `scripts/resources --ptxas`."""
 
 
 @dataclass(frozen=True)

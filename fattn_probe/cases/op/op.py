@@ -27,22 +27,22 @@ BLOCKS = {
 
 
 def block_size(name: str) -> int:
-    """ggml_blck_size: elements in a block, 1 for the float types."""
+    """The number of elements in a block (ggml_blck_size); 1 for the float types."""
     return BLOCKS[name][0]
 
 
 def type_size(name: str) -> int:
-    """ggml_type_size: bytes in a block."""
+    """The number of bytes in a block (ggml_type_size)."""
     return BLOCKS[name][1]
 
 
 def row_size(name: str, ne0: int) -> int:
-    """ggml_row_size: bytes in a row of `ne0` elements, which must be whole blocks."""
+    """The number of bytes in a row of `ne0` elements, which must be whole blocks (ggml_row_size)."""
     return ne0 // block_size(name) * type_size(name)
 
 
 def is_quantized(name: str) -> bool:
-    """Whether a type stores elements in blocks."""
+    """Whether a type is quantised, that is, stores elements in blocks."""
     return block_size(name) > 1
 
 
@@ -110,7 +110,7 @@ def element_offset(view: TensorView) -> int:
 
 
 PREC = {"default": 0, "f32": 10}
-"""ggml_prec."""
+"""The values of ggml_prec."""
 
 
 @dataclass(frozen=True)
@@ -179,12 +179,12 @@ class Op:
 
     @property
     def type_K(self) -> str:
-        """ggml type of K."""
+        """The ggml type of K."""
         return self.tensors["K"].type
 
     @property
     def type_V(self) -> str:
-        """ggml type of V."""
+        """The ggml type of V."""
         return self.tensors["V"].type
 
     @property

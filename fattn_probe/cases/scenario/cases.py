@@ -174,7 +174,7 @@ def read_cases(file: Path) -> list[Case]:
 
 
 def cases_like(path: Path) -> dict[str, Path]:
-    """`FILE/CASE` by name: of all cases of the file in `FILE/NAME`, or of the shipped ones that a name may mean."""
+    """Candidates by name, as `FILE/CASE`: all cases of FILE for `FILE/NAME`, else the shipped cases it may mean."""
     if path.parent.is_file():
         return {f"{path.parent}/{case.name}": path.parent / case.name for case in read_cases(path.parent)}
     files = (*shipped.files("scenario"), *sorted(shipped.folder("suite").glob("*/*.yaml")))
@@ -183,7 +183,7 @@ def cases_like(path: Path) -> dict[str, Path]:
 
 
 def recorded_case(path: Path) -> Case:
-    """The case in a case file or a capture, named after the file; its inputs are read later."""
+    """The case in a case file or a capture, named after the file; its inputs are read only when needed."""
     from fattn_probe.cases.op.case_file import read_case  # imports gguf, which listing scenarios does not need
 
     file = read_case(path)

@@ -82,7 +82,7 @@ def from_ops_yaml(text: str) -> str:
 
 
 def write(made: Sequence[Scenario], folder: Path) -> list[Path]:
-    """Write scenarios to files named after them; InputError, before any is written, if a file or a name recurs."""
+    """Write scenarios to files named after them; InputError, before any is written, if a file exists already."""
     paths = [folder / f"{scenario.name}.yaml" for scenario in made]
     taken = [path for path in paths if path.exists() or paths.count(path) > 1]
     if taken:

@@ -223,7 +223,7 @@ def _rows(mask: AnyMask, shape: MaskShape, sequence: int, queries: I64, level: i
             hidden = owner != own[:, None]
             if mask.causal:
                 mine = (owner == s for s in range(mask.count))
-                left = np.stack([np.cumsum(rows[::-1])[::-1] - rows for rows in mine])  # rows to come
+                left = np.stack([np.cumsum(rows[::-1])[::-1] - rows for rows in mine])  # own rows still to come
                 hidden |= left[own] < (np.searchsorted(everyone, own, "right") - 1 - queries)[:, None]
         case Blocks():
             grid = (-(-shape.n_q // mask.q), -(-shape.n_kv // mask.kv))
@@ -268,7 +268,7 @@ def _sparse(mask: Sparse, shape: MaskShape, sequence: int, queries: I64, level: 
 
 
 def mask_rows_read(case: Case, sequence: I64, query: I64) -> tuple[I64, I64]:
-    """The sequences and queries (arrays) whose mask rows are read for these sequences and queries.
+    """For each sequence and query (arrays), the sequence and the query whose mask row is read.
 
     They are the same, unless the mask repeats. Then row r of a period of n rows has the mask of query r * n_q / n of
     the first sequence, so that a period is an evenly spaced sample of the whole mask.

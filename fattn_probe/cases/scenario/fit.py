@@ -116,7 +116,7 @@ def mask_of(op: Op, inputs: Mapping[str, Bytes], sequence: int) -> Floats:
 
 
 def spaced(places: I64, most: int) -> I64:
-    """At most `most` of some places, evenly spaced."""
+    """At most `most` of the places, evenly spaced."""
     if places.size <= most:
         return places
     return places[np.linspace(0, places.size - 1, max(1, most)).astype(np.int64)]
@@ -338,7 +338,7 @@ def kinds(recorded: Floats, queries: I64, n_kv_max: int) -> Iterator[AnyMask]:
 
 
 def ends(seen: Bools) -> tuple[I64, I64, int]:
-    """The first and last KV row that each query sees in the first sequence; the most KV rows that any query sees."""
+    """The first and last KV rows that each query of the first sequence sees; the most rows that any query sees."""
     first = seen[0].argmax(axis=1)
     last = seen.shape[2] - 1 - seen[0, :, ::-1].argmax(axis=1)
     return first, last, int(seen.sum(axis=2).max())

@@ -44,7 +44,7 @@ UNLIKE, UNLIKE_WEIGHT = 0.1, 0.25
 
 @dataclass(frozen=True)
 class CaptureLikeness:
-    """A scenario made from a recorded op, the statistics of both, and what the scenario could not copy."""
+    """A scenario made from a recorded op, the statistics of both, and the differences that remain (`missing`)."""
 
     scenario: Scenario
     recorded: Statistics

@@ -11,7 +11,7 @@ from fattn_probe.cases.op.op import TYPE_NAMES, block_size, default_scale
 from fattn_probe.cases.scenario.check import checked, nearest
 from fattn_probe.cases.scenario.schema import Scenario
 
-# test_flash_attn_ext::vars(): until April 2026 one type_KV; then type_K, type_V, kv_view, v_is_view_of_k and n_kv_max.
+# test_flash_attn_ext::vars() had one type_KV until April 2026; now type_K, type_V, kv_view, v_is_view_of_k, n_kv_max.
 COMMON = ["hsk", "hsv", "nh", "nr23", "kv", "nb", "mask", "sinks", "max_bias", "logit_softcap", "prec", "permute"]
 OLD = [*COMMON, "type_KV"]
 NEW = [*COMMON, "type_K", "type_V", "kv_view", "v_is_view_of_k", "n_kv_max"]

@@ -139,7 +139,7 @@ def _mask(op: Scenario) -> Iterator[Refusal]:
             f"{op.n_kv_max} must bound the finite entries of every mask row (ggml.h), and this {op.mask.kind} mask has "
             f"up to {finite}, allowed: {finite} to {op.n_kv}",
         )
-    # Check a mask that is wider than K: entries after K's rows count as finite for n_kv_max.
+    # A mask that is wider than K: entries after K's rows count as finite for n_kv_max.
     at, columns = ("layout", "mask", "columns"), op.layout.mask.columns
     if columns is not None and columns < op.n_kv:
         yield Refusal(at, f"{columns} is less than the {op.n_kv} KV rows, allowed: {op.n_kv} and more")

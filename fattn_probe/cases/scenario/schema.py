@@ -56,7 +56,7 @@ def variations(matrix: dict[str, Any]) -> list[Variation]:
 
 
 def count_cases(matrix: dict[str, Any]) -> int:
-    """The number of cases of a matrix, without generating them."""
+    """The number of cases in a matrix, without generating them."""
     product = 1
     for key, values in matrix.items():
         product *= len(values) if key != "include" else 1

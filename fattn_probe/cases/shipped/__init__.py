@@ -61,7 +61,7 @@ def find(kind: Kind, word: str | Path, others: Callable[[Path], Mapping[str, Pat
 
 
 def page(name: str) -> Path:
-    """A page of the documentation, such as `guide/tour.md`: relative to the current folder, if it is in there."""
+    """A page of the documentation, such as `guide/tour.md`: relative to the current folder if it lies below."""
     path = (Path(__file__).parent / "docs" / name).resolve()
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 

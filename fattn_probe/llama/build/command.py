@@ -49,7 +49,7 @@ def status_line(progress: Progress) -> Text:
 
 
 def steps_done(progress: Progress) -> str:
-    """`12 of 63 steps, 3:20, about 2:00 left`."""
+    """The progress as text: `12 of 63 steps, 3:20, about 2:00 left`."""
     left = "" if progress.left is None else f", about {clock(progress.left)} left"
     return f"{progress.done} of {progress.total} steps, {clock(progress.seconds)}{left}"
 

@@ -24,7 +24,7 @@ HIP_DEFINES = ("-DGGML_USE_HIP", "-DGGML_HIP_NO_VMM")
 # ggml's host code is not under test: -O1 halves the compile time of -O2, and all flavours share the objects
 HOST_OPTIMISATION = ("-O1", "-g1")
 MODEL_OPTIMISATION = ("-O0",)  # libllama only builds graphs, so fast compiling and linking matter most
-COUNTERS = "sim/counters.cpp"  # gcov's library
+COUNTERS = "sim/counters.cpp"  # the source that provides gcov's library
 # Compared with -O2, kernels give the same bits, run 1 to 2 % slower, and compile in 65 to 85 % of the time (tile
 # kernels, whose unrolled code is huge, in half). -fexpensive-optimizations fuses the multiply-adds. Not for mma and vec
 # kernels that report each access, because without unrolling their local arrays stay in memory.
@@ -133,7 +133,7 @@ class Flags:
             "-Xcompiler=-fPIC,-w",
             "-w",
             *self.cuda_common(source),
-            f"-I{self.toolchain.cuda_include}",  # before nvcc's own folder, which differs between environments
+            f"-I{self.toolchain.cuda_include}",  # precedes nvcc's own folder, which differs between environments
         )
 
     def cuda_common(self, source: str) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ class Headers:
 
 
 def wheel_root() -> Path | None:
-    """site-packages/nvidia/cu13, the folder of PyPI's CUDA wheels, or None."""
+    """The folder of PyPI's CUDA wheels, site-packages/nvidia/cu13, or None."""
     spec = importlib.util.find_spec("nvidia")
     folders = list(spec.submodule_search_locations or ()) if spec else []
     return next((path for folder in folders if (path := Path(folder) / f"cu{MAJOR}").is_dir()), None)

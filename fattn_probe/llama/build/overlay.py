@@ -53,9 +53,9 @@ from fattn_probe.llama.source import KernelCase, kept_files, model_files, patche
 from fattn_probe.llama.source.features import kernel_parameters
 from fattn_probe.llama.source.tree import digest_files
 
-ERRORS = "surrogateescape"  # comments of a tree need not be UTF-8
+ERRORS = "surrogateescape"  # comments in a tree may not be UTF-8
 OVERLAY_STAMP = "overlay.stamp"  # in a build folder: a digest of the overlay's state when it was written
-OWN_CASES = "/fattn-probe-"  # in the paths of generated files in the overlay
+OWN_CASES = "/fattn-probe-"  # occurs in the paths of generated files in the overlay
 CUDA_SUFFIXES = (".cu", ".cuh", ".h")
 ATTENTION = "fattn"
 REWRITTEN = Kind("rewritten", "the rewritten file")

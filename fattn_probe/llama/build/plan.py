@@ -140,7 +140,7 @@ class Planner:
         names = self.kernel_sources()
         compiles = [self.compile(f"{CUDA}/{name}", self.flags.kernel(name), log=not sim) for name in names]
         if sim:
-            dry = self.contents.dry and self.flags.request.flavour not in ("check", "count")  # hooks
+            dry = self.contents.dry and self.flags.request.flavour not in ("check", "count")  # need hooks
             unused = SIM_KERNELS if dry else TENSOR_CORES if is_amd(self.flags.request.arch) else ()  # NVIDIA's
             counters = (COUNTERS,) if self.flags.request.flavour == "coverage" else ()
             files = (SIM_HOST, DEBUGGED, *counters, *(name for name in SIM_KERNELS if name not in unused))

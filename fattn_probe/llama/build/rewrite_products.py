@@ -244,7 +244,7 @@ def _meeting(body: Body, product: Update, later: Update) -> list[str] | None:
     between = [it for it in body.updates if product.start < it.start < later.start]
     changed = any(body.element(it) == body.element(later) and not body.is_product(it) for it in between)
     words, places = body.draft.words, body.draft.where[body.base(later)]
-    passed_on = words[later.start + 1] == "[" and any(  # the whole array is an argument: the function may change it
+    passed_on = words[later.start + 1] == "[" and any(  # the whole array is an argument, and the callee may change it
         product.stop < index < later.start and words[index + 1] != "[" for index in places
     )
     if changed or passed_on:
@@ -265,7 +265,7 @@ def _condition(draft: Draft, product: Update, later: Update) -> list[str] | None
     shared = sum(one == other for one, other in zip(product.around, later.around, strict=False))
     before, after = product.around[shared:], later.around[shared:]
     if shared and before and after and product.around[shared - 1].orelse:
-        return None  # in the two branches of an `if`
+        return None  # they are in different branches of an `if`
     loops = any(it.kind == "for" for it in after)
     tests: list[str] = []
     for guard in after:

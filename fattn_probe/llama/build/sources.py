@@ -40,7 +40,7 @@ UNUSED_BY_MOST = ("ggml-backend-meta.cpp",)
 SELDOM = re.compile(r"llama-(?:kv-cache-(?:dsa|dsv4|msa)|memory-(?:hybrid|recurrent)|moe-cache|sampler).*\.cpp")
 """Files of libllama that few models call (21 of 81 s): compiled when a run calls one, as are files of src/models/."""
 UNITS, UNIT_PREFIX = 3, "fattn-probe-libllama-"
-"""The other files of libllama are joined to this many files: they take 56 s alone, 36 s as four, 32 s as two."""
+"""The other files of libllama are joined into this many files: they take 56 s alone, 36 s as four, 32 s as two."""
 ALL_QUANTS = "all"
 INSTANCES = "template-instances"
 LAUNCHES = "launches"
@@ -104,7 +104,7 @@ class Sources:
 @functools.lru_cache(maxsize=8)
 def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
     """Read a tree's lists of files; `machine` is the processor for which ggml-cpu is compiled."""
-    # InputError if the tree's attention kernels differ from those that fattn-probe supports, or are older.
+    # InputError if fattn-probe does not support the tree's attention kernels, perhaps because they are too old.
     macros = case_parameters(tree.root)
     for family in FAMILIES:
         if tuple(macros.get(family.case, ())) != family.case_parameters:
@@ -138,7 +138,7 @@ def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
 
 
 def units(files: Iterable[Path]) -> dict[str, tuple[str, ...]]:
-    """The files of libllama, joined to UNITS files of about the same size."""
+    """The files of libllama, joined into UNITS files of about the same size."""
     parts: dict[str, list[Path]] = {f"{UNIT_PREFIX}{number}.cpp": [] for number in range(1, UNITS + 1)}
     sizes = {path: path.stat().st_size for path in files}
     for path in sorted(sizes, key=lambda path: -sizes[path]):

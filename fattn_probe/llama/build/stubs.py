@@ -16,7 +16,7 @@ from pathlib import Path
 
 SYSTEM_LIBRARIES = ("libstdc++.so.6", "libm.so.6", "libc.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2")
 LOADERS = ("ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1")
-SYSTEM_ARCHIVES = ("libc_nonshared.a", "libgcc.a", "libgcov.a")  # atexit, stat; arithmetic; counters
+SYSTEM_ARCHIVES = ("libc_nonshared.a", "libgcc.a", "libgcov.a")  # for atexit, for arithmetic, for counters
 SANITIZER_LIBRARIES = {"address": "libasan.so", "undefined": "libubsan.so"}
 LINKER_SYMBOLS = frozenset({"__dso_handle", "_GLOBAL_OFFSET_TABLE_", "__ehdr_start", "__start_", "_DYNAMIC"})
 KERNEL_CASE = re.compile(r"_Z\d+ggml_cuda_flash_attn_ext_\w+?_caseI")

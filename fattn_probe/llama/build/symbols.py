@@ -52,7 +52,7 @@ def arguments(text: str, types: Mapping[int, str]) -> tuple[str, ...]:
 
 
 def product_of(name: str, files: Iterable[Path], types: Mapping[int, str]) -> str | None:
-    """The file of template-instances/ that instantiates a demangled function of matrix products, or None.
+    """The file of template-instances/ that instantiates a function of matrix products, given demangled; or None.
 
     The file's header contains the function, and the file's argument is one of the function's template arguments.
     """

@@ -1,4 +1,4 @@
-"""Finds the functions that a C++ file defines, well enough for any release; the only such reader."""
+"""Finds the functions that a C++ file defines, well enough for the sources of any release."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -92,7 +92,7 @@ def _simple(draft: Draft, start: int, stop: int) -> Statement:
 
 
 def _case(group: list[Statement]) -> Statement:
-    """A case of a switch, with its labels."""
+    """One case of a switch, with its labels."""
     inside = tuple(statement for statement in group if statement.kind != "case")
     labels = tuple(label for statement in group for label in statement.labels)
     return Statement("case", group[0].start, group[-1].stop, body=inside, labels=labels)

@@ -11,13 +11,13 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device import is_amd
 
 AMD = 0x1000000
-"""`GGML_CUDA_CC_OFFSET_AMD` of common.cuh."""
+"""The value of `GGML_CUDA_CC_OFFSET_AMD` in common.cuh."""
 GFX906, CDNA1, CDNA2, CDNA3, RDNA1, RDNA2, RDNA3, RDNA4 = (
     AMD + number for number in (0x906, 0x908, 0x90A, 0x942, 0x1010, 0x1030, 0x1100, 0x1200)
 )
 """The first architecture of each AMD generation, as in common.cuh: gfx908 is CDNA1, gfx1100 is RDNA3."""
 HIP_CUDA_ARCH = 1300
-"""`__CUDA_ARCH__` of every AMD GPU (vendors/hip.h)."""
+"""The value of `__CUDA_ARCH__` for every AMD GPU (vendors/hip.h)."""
 NVIDIA = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
 """NVIDIA architectures since Maxwell."""
 NVCC_ARCH = re.compile(r"(\d{2,3})[af]?")
@@ -38,7 +38,7 @@ def arch_number(text: str) -> int:
 
 
 def cuda_arch(text: str) -> int:
-    """`__CUDA_ARCH__` of an architecture: 900 for `90`."""
+    """The value of `__CUDA_ARCH__` for an architecture: 900 for `90`."""
     number = arch_number(text)
     return HIP_CUDA_ARCH if number >= AMD else 10 * number
 

@@ -51,12 +51,12 @@ class Constants:
     tile: Mapping[str, TileSizes]
 
     def mma_of(self, sizes: tuple[int, int, int], arch: int) -> tuple[int, int] | None:
-        """`nbatch_fa` and 2 * `nbatch_K2` of fattn-mma-f16 for (DKQ, DV, ncols); None for unsupported sizes."""
+        """The `nbatch_fa` and 2 * `nbatch_K2` of fattn-mma-f16 for (DKQ, DV, ncols); None for unsupported sizes."""
         own = self.mma[generation_of(arch).configuration].get(sizes)
         return own if own or arch >= AMD else self.mma["ampere"].get(sizes)
 
     def tile_of(self, sizes: tuple[int, int, int], arch: int) -> tuple[int, int] | None:
-        """`nbatch_fa` and `nbatch_K` of fattn-tile for (DKQ, DV, ncols); None for unsupported sizes."""
+        """The `nbatch_fa` and `nbatch_K` of fattn-tile for (DKQ, DV, ncols); None for unsupported sizes."""
         DKQ, _, ncols = sizes
         return self.tile[tile_configuration(arch)].get((DKQ, ncols))
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fattn_probe.llama.launch.constants import Constants
 
 Sizes = tuple[int, int, int]
-"""(DKQ, DV, ncols1 * ncols2)"""
+"""The triple (DKQ, DV, ncols1 * ncols2)."""
 
 VEC_ROWS = 128
 """KV rows per step of the vec kernel: one per thread (`nthreads`)."""

@@ -43,18 +43,18 @@ class LaunchRecord:
 
     @property
     def spelling(self) -> str:
-        """`flash_attn_ext_f16<64,64,8,8,false,false,false>`."""
+        """The kernel as `flash_attn_ext_f16<64,64,8,8,false,false,false>`."""
         return f"{self.kernel}<{','.join(self.values)}>" if self.template_args else self.kernel
 
     @property
     def geometry(self) -> str:
-        """`grid 8x1x1 of 32x4x1, 17536 B`: blocks, threads, dynamic shared memory."""
+        """The geometry as `grid 8x1x1 of 32x4x1, 17536 B`: blocks, threads, dynamic shared memory."""
         grid, block = ("x".join(map(str, size)) for size in (self.grid, self.block))
         return f"grid {grid} of {block}, {self.shared} B"
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The fields that two engines must agree on."""
+        """The fields on which two engines must agree."""
         return (self.kernel, self.values, self.grid, self.block, self.shared)
 
     def __eq__(self, other: object) -> bool:

@@ -68,7 +68,7 @@ class KernelCase:
 
     @property
     def sizes(self) -> tuple[str, str]:
-        """(DKQ, DV)"""
+        """The head sizes (DKQ, DV)."""
         return (self.args[0], self.args[1] if self.args[1].isdigit() else self.args[0])
 
     @property
@@ -127,7 +127,7 @@ def first_word(text: str, *words: str) -> str | None:
 
 
 def quants_option(root: Path) -> str | None:
-    """The cmake option that adds quantised K/V instances."""
+    """The CMake option that adds quantised K/V instances."""
     return first_word(read_code(root / "ggml/CMakeLists.txt"), "GGML_CUDA_FA_QUANTS", "GGML_CUDA_FA_ALL_QUANTS")
 
 

@@ -53,7 +53,7 @@ def cleared() -> Environment:
 def settings() -> Iterator[str]:
     """Our own settings, and those kept from the user and the machine, in the format of git's configuration files.
 
-    A repository's own settings are left out. They are not passed on a command line, because one may be a password.
+    A repository's own settings are left out. Settings are not passed on a command line: one may be a password.
     """
     listing = run(["git", "-C", "/", "config", "--list", "--includes", "--show-scope", "-z"], failure=None).stdout
     words, found = listing.split("\0"), [*OWN_SETTINGS.items()]

@@ -37,7 +37,7 @@ class Release:
 def releases() -> tuple[Release, ...]:
     """All releases by project, oldest first."""
     rows = csv.reader(io.StringIO((files(__package__) / TABLE).read_text(encoding="utf-8")))
-    next(rows)  # the names of the columns
+    next(rows)  # skip the header
     return tuple(
         Release(project, version, int(build) if build else None, commit, uploaded)
         for project, version, build, commit, uploaded in rows

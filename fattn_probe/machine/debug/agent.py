@@ -189,7 +189,7 @@ def _here() -> Frame:
     """
     pc = int(gdb.parse_and_eval("$pc"))
     function, sal = function_at(pc), gdb.find_pc_line(pc)
-    if not function:  # no debug information: the nearest symbol
+    if not function:  # without debug information, use the nearest symbol
         return _described(gdb.newest_frame())
     return Frame(without_parameters(function), sal.symtab.filename if sal.symtab else "", sal.line)
 
@@ -236,7 +236,7 @@ def _text(frame: gdb.Frame | None, expression: str) -> str | None:
     value: gdb.Value | None = None
     try:
         if frame is not None and expression.isidentifier():
-            with suppress(ValueError):  # not a local; perhaps a global
+            with suppress(ValueError):  # not a local variable, but perhaps a global one
                 value = frame.read_var(expression)
         value = gdb.parse_and_eval(expression) if value is None else value
         return str(value.format_string(deref_refs=True))

@@ -10,7 +10,7 @@ from fattn_probe.machine.debug.protocol import Advance, StopRecord
 
 
 class StopPoint(gdb.Breakpoint):
-    """An internal breakpoint: for others, MI reports every hit with all of the breakpoint's locations."""
+    """An internal breakpoint, because MI reports every hit of any other breakpoint with all of its locations."""
 
     def __init__(self, location: str) -> None:
         super().__init__(location, internal=True)

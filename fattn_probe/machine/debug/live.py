@@ -1,4 +1,4 @@
-"""Runs inside an interactive gdb that has stopped in a kernel: the commands `fattn tensors|launch|blocks|...`.
+"""Runs inside an interactive gdb: the commands `fattn tensors|launch|blocks|tile|step|break` for a stop in a kernel.
 
 `start` runs once, with a file from `fattn_probe.daily.inspect.live` that has the facts found so far and the places to
 stop.

@@ -40,7 +40,7 @@ class Hit:
 
 
 Advance = Callable[[StopRecord], str]
-"""Returns the command with which to resume after a stop; empty to stay."""
+"""Returns the command with which to resume after a stop; empty to remain stopped."""
 
 
 class DebuggerError(Exception):

@@ -55,7 +55,7 @@ SETTINGS = (
 NOT_PERMITTED = "ptrace: Operation not permitted"
 PERMIT = "in a container, start it with --cap-add=SYS_PTRACE; elsewhere, /proc/sys/kernel/yama/ptrace_scope forbids it"
 IN_FLIGHT = 3000  # bytes of unanswered commands: less than the terminal's buffer of 4096 bytes, so no write can block
-LAST_WORDS = 20  # lines
+LAST_WORDS = 20  # lines of the program's output in a message
 MI_FORM = re.compile(r"\d+(-interpreter-exec console |-exec-)?")
 """The part of a command that messages omit: its token, and the MI wrapper of a console command."""
 

@@ -9,7 +9,7 @@ import re
 Numbers = list[float | int]
 
 TOKEN = re.compile(
-    r"\w+ = (?=[{\d.naif+-])"  # a member's name
+    r"\w+ = (?=[{\d.naif+-])"  # skips a member's name
     r"|(-?nan(?:\(\w+\))?|-?inf|[-+]?\d[\d.]*(?:e[-+]?\d+)?)"
     r"|<repeats (\d+) times>"
 )

@@ -267,7 +267,7 @@ class ExecutedCode:
         """
         places = list(dict.fromkeys(start))
         numbers = {place: number for number, place in enumerate(places)}
-        for number, at in places:  # grows
+        for number, at in places:  # `places` grows meanwhile
             library, _, code = self._objects[number]
             yield f"{code.sections[at].digest}\n"
             for target in code.sections[at].targets:

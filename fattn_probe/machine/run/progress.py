@@ -1,4 +1,4 @@
-"""The progress of a run: the time so far, the simulator's finished blocks, the estimated time left, and its display."""
+"""The progress of a run: the time so far, the simulator's finished blocks, the estimated time left, the display."""
 
 import os
 import struct
@@ -61,7 +61,7 @@ class BlockProgress:
         self.path = Path(f"/proc/{os.getpid()}/fd/{self.descriptor}")
 
     def reset(self) -> None:
-        """Forget the last run."""
+        """Clear the counts of the last run."""
         os.ftruncate(self.descriptor, 0)
 
     def read(self) -> tuple[int, int]:

@@ -108,12 +108,12 @@ class Command:
         return ending_of(done) or outcome_of(done, files.out, self.launches(launches))
 
     def launches(self, path: Path) -> tuple[LaunchRecord, ...]:
-        """The launches in a file of records."""
+        """Read the launches from a file of launch records."""
         return read_launches(path, types=self.types, names=self.names)
 
     @contextlib.contextmanager
     def started(self) -> Iterator["BatchRunner"]:
-        """Start the runner for many cases, and stop it and its children at the end; RunnerEndedError if it fails."""
+        """Start the runner for many cases, and stop it with its children at the end; RunnerEndedError on failure."""
         with scratch() as folder:
             launches = folder / "launches"
             launches.touch()

@@ -64,7 +64,7 @@ def gpu_name(index: int) -> str:
 
 
 DEFAULT_ARCH = "90"  # the `cpu` target uses the ggml of a simulator build for this architecture
-MOST_RETRIES = 30  # kernels of one case, more than any op launches
+MOST_RETRIES = 30  # limit on missing kernels per case; more than any op launches
 Result = TypeVar("Result")
 
 
