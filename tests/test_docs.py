@@ -149,7 +149,7 @@ def test_a_path_wins_over_a_name_which_may_be_a_folder(tmp_path, monkeypatch):
         ("scenario", "k-strid", "did you mean known-faults/k-stride"),
         ("scenario", "faults/k-strid", "did you mean known-faults/k-stride"),
         ("scenario", "nowhere/gqa.yaml", "did you mean gqa"),
-        ("scenario", "x", "there are: alibi,"),
+        ("scenario", "x", "`fattn-probe scenario list` lists them"),
         ("scenario", "../scenarios/gqa", "did you mean gqa"),
         ("scenario", "x" * 5000, "File name too long"),
         ("scenario", "queries-n_q=9-n_head=11", "did you mean queries-n_q=9-n_head=1?"),

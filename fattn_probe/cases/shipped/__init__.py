@@ -14,6 +14,7 @@ from fattn_probe.base.errors import InputError
 Kind = Literal["scenario", "suite", "patch", "fault"]
 FOLDERS: dict[Kind, str] = {"scenario": "scenarios", "suite": "suites", "patch": "patches", "fault": "patches"}
 PATTERNS: dict[Kind, str] = {"scenario": "**/*.yaml", "suite": "*.yaml", "patch": "*.patch", "fault": "faults/*.patch"}
+MOST_NAMED = 12
 
 
 def folder(kind: Kind) -> Path:
@@ -67,8 +68,9 @@ def page(name: str) -> Path:
 
 
 def unknown(kind: Kind, word: str, name: str, known: Sequence[str]) -> InputError:
-    """The error for an unknown name, with the most similar of the `known` names, or all of them."""
+    """The error for an unknown name, with the most similar of the `known` names, or else all, or how to list them."""
     last = {shipped.rpartition("/")[2]: shipped for shipped in known}
     near = last.get(name) or next(iter(difflib.get_close_matches(name, [*known, *last], n=1)), "")
-    hint = f"did you mean {last.get(near, near)}?" if near else f"there are: {', '.join(known)}"
+    every = f"there are: {', '.join(known)}" if len(known) <= MOST_NAMED else f"`fattn-probe {kind} list` lists them"
+    hint = f"did you mean {last.get(near, near)}?" if near else every
     return InputError(f"{word}: no such file, and no shipped {kind} of that name; {hint}")
