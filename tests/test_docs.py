@@ -3,8 +3,6 @@
 import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,9 @@ import typer
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases import shipped
 from fattn_probe.cases.scenario import expand, load
+from fattn_probe.cases.scenario.cases import cases_of
 from fattn_probe.cli import app
+from fattn_probe.cli.flags import scenario_path, suite_path
 from fattn_probe.llama.source import patches
 from tests.as_user import completed
 from tests.made import ROOT
@@ -82,9 +82,10 @@ def test_a_link_leads_to_a_page_and_a_heading(page):
     assert dead == []
 
 
-def test_no_page_or_text_has_a_phrase_that_no_native_would_write():
-    """If this fails: scripts/words FILE names the phrases of a file."""
-    done = subprocess.run([sys.executable, ROOT / "scripts/words"], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("words", [("scripts/words",), ("scripts/reference", "--check")])
+def test_no_page_has_a_phrase_that_no_native_would_write_and_the_reference_is_what_the_program_says(words):
+    """If this fails: scripts/words FILE names the phrases of a file; scripts/reference writes the reference."""
+    done = completed(*words[1:], script=ROOT / words[0])
     assert done.returncode == 0, done.stdout
 
 
@@ -100,11 +101,6 @@ def test_the_guide_is_short():
 def test_dates_and_timings_are_with_the_measurements(page):
     text = page.read_text()
     assert re.findall(r"(?<!such as )\b20\d\d-\d\d-\d\d\b|\d s of (?:CPU|processor) time|\d s on two", text) == []
-
-
-def test_the_reference_is_what_the_program_says():
-    done = completed("--check", script=ROOT / "scripts/reference")
-    assert done.returncode == 0, done.stdout
 
 
 def rows_of(page, first):
@@ -150,16 +146,25 @@ def test_a_path_wins_over_a_name_which_may_be_a_folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "word", "said"),
     [
-        ("scenario", "k-stride", "did you mean known-faults/k-stride"),
+        ("scenario", "k-strid", "did you mean known-faults/k-stride"),
         ("scenario", "faults/k-strid", "did you mean known-faults/k-stride"),
         ("scenario", "nowhere/gqa.yaml", "did you mean gqa"),
         ("scenario", "x", "there are: alibi,"),
         ("scenario", "../scenarios/gqa", "did you mean gqa"),
         ("scenario", "x" * 5000, "File name too long"),
+        ("scenario", "queries-n_q=9-n_head=11", "did you mean queries-n_q=9-n_head=1?"),
+        ("scenario", f"{ROOT}/scenarios/gqa.yaml/gqb", "did you mean .*/scenarios/gqa.yaml/gqa?"),
         ("suite", "quik", "did you mean quick"),
     ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(kind, word, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=said):
-        shipped.find(kind, word)
+        (scenario_path if kind == "scenario" else suite_path)(word)
+
+
+def test_a_case_is_found_by_the_name_that_a_suite_reports():
+    names = [case.name for case in cases_of([*ROOT.glob("scenarios/**/*.yaml"), *ROOT.glob("suites/*/*.yaml")])]
+    assert len({*names}) == len(names), "a name has two cases"
+    for name in ("unpadded-kv-n_kv=17", "queries-n_q=9-n_head=1", next(name for name in names if "." in name)):
+        assert [case.name for case in cases_of([scenario_path(name)])] == [name]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PARTS = ("fattn_probe", "scenarios", "suites", "patches", "pyproject.toml", "README.md", "LICENSE")
+PARTS = ("fattn_probe", "scenarios", "suites", "patches", "docs", "pyproject.toml", "README.md", "LICENSE")
 PIP = (sys.executable, "-m", "pip")
 CLIENT = """\
 from fattn_probe.cases.scenario import Case, expand, load
@@ -68,14 +68,14 @@ def probe(python, tmp_path):
 
 
 def test_every_file_of_the_package_is_in_the_wheel(wheel):
-    files = [path.relative_to(ROOT) for path in (ROOT / "fattn_probe").rglob("*") if path.is_file()]
-    here = {str(path) for path in files if "__pycache__" not in path.parts and path.suffix != ".md"}
+    files = [path for path in (ROOT / "fattn_probe").rglob("*") if path.is_file() and path.suffix != ".pyc"]
     with zipfile.ZipFile(wheel) as packed:
-        assert here - set(packed.namelist()) == set()
+        assert {str(path.relative_to(ROOT)) for path in files} - set(packed.namelist()) == set()
 
 
 def test_names_are_found(probe):
     assert "known-faults/k-stride" in probe("scenario", "list")
+    assert Path(re.search(r"explained in (.*\.md), step", "".join(probe("glossary", "seam").splitlines()))[1]).is_file()
     assert {item["name"] for item in json.loads(probe("suite", "list", "--json"))} >= {"quick", "nightly", "upstream"}
     assert "fault-stream-k-seam" in probe("patch", "list")
     assert json.loads(probe("patch", "list", "--faults", "--json"))[0].keys() >= {"name", "catch", "shows"}

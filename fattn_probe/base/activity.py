@@ -17,20 +17,20 @@ from fattn_probe.base.figures import clock
 TICK_SECONDS = 1.0
 MINUTE = 60.0
 Step = Callable[[str], None]
-"""Called with the current step in words."""
+"""A callback that receives a description of the current step."""
 Item = TypeVar("Item")
 
 
 def quiet(step: str) -> None:
-    """Show nothing."""
+    """A `Step` that shows nothing."""
 
 
 @dataclass
 class Activity:
-    """The line; after three seconds of the `with` block, it is rewritten every second.
+    """The progress line: appears SHOWN_AFTER seconds into the `with` block, and is then rewritten every second.
 
-    If stderr is not a terminal, a permanent line is printed every minute. `step` sets the current step, `count` counts
-    one more finished case of `total`; with `shows`, the line is what that function returns.
+    If stderr is not a terminal, a permanent line is printed every minute. `step` sets the current step, and `count`
+    counts a finished case of `total`; `shows`, if given, returns the whole line.
     """
 
     console: Console
@@ -65,7 +65,7 @@ class Activity:
                 self._clear()
 
     def count(self, status: str, done: int | None = None, total: int | None = None) -> None:
-        """Count one more case with this status, as number `done` of `total`; a smaller `done` starts a new target."""
+        """Count a finished case, number `done` of `total`; if `done` has not grown, a new target has started."""
         number = self.done + 1 if done is None else done
         if number <= self.done:
             self.counted, self.began = Counter(), time.monotonic()
@@ -74,13 +74,13 @@ class Activity:
         self.done, self.total = number, self.total if total is None else total
 
     def each(self, items: Iterable[Item], status: Callable[[Item], str]) -> Iterator[Item]:
-        """Yield the items, and count each one when it arrives."""
+        """Yield the items, counting each one as it arrives."""
         for item in items:
             self.count(status(item))
             yield item
 
     def beside(self, report: Callable[[Item], None], shows: Callable[[Item], bool]) -> Callable[[Item], None]:
-        """Wrap a report that has its own line, such as that of a build; this line is hidden while that one `shows`."""
+        """Wrap a report that draws its own line, as a build does; this line is hidden while `shows(item)` is true."""
 
         def both(item: Item) -> None:
             with self._lock:
@@ -92,7 +92,7 @@ class Activity:
         return both
 
     def note(self, words: str, style: str = "") -> None:
-        """Print a line that stays, above the one with the current step."""
+        """Print a permanent line above the progress line."""
         with self._lock:
             self._clear()
             self.console.print(words, style=style, soft_wrap=True)
@@ -123,7 +123,7 @@ class Activity:
                     shown = self._show(shown)
 
     def _show(self, shown: float) -> float:
-        """Show the line if it is due; `shown` is the time at which it last changed, or was printed permanently."""
+        """Show the line if it is due; takes and returns the time at which a permanent line was last printed."""
         now = time.monotonic()
         if self.console.is_terminal and (self._up or now - self.began >= SHOWN_AFTER):
             rewrite(self.console, Text(self.line))

@@ -1,4 +1,4 @@
-"""The array types that all rooms share, named by their elements; the only comparison with a limit."""
+"""The array types that all rooms share, named after their elements, and the NaN-safe comparison with a limit."""
 
 from typing import Any
 
@@ -19,5 +19,5 @@ Numbers = npt.NDArray[Any]
 
 
 def above(values: npt.ArrayLike, most: npt.ArrayLike) -> Bools:
-    """Whether values are above a limit. NaN on either side counts as above, since it is not known to be within."""
+    """Whether each value is above its limit; NaN on either side counts as above."""
     return np.asarray(~(np.asarray(values) <= most))

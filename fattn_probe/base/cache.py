@@ -1,4 +1,4 @@
-"""The cache of downloads and builds, and the only access to its contents: published whole, and verified on use."""
+"""The cache of downloads and builds. All access goes through this module: entries appear whole, and are verified."""
 
 import logging
 import os
@@ -31,7 +31,7 @@ ENDING = ".document"
 
 
 def cache_dir() -> Path:
-    """The cache folder: $FATTN_PROBE_CACHE, or the platform's own place for caches; MachineError if it is a file."""
+    """The cache folder: $FATTN_PROBE_CACHE, or the platform's default; MachineError if it is a file."""
     override = os.environ.get(VARIABLE)
     folder = Path(override).absolute() if override else platformdirs.user_cache_path("fattn-probe")
     if os.path.lexists(folder) and not is_folder(folder):
@@ -65,8 +65,8 @@ def get_or_make(
 ) -> Path:
     """The folder `key` of a kind; `make(folder)` fills it if it is missing, damaged or does not fit.
 
-    Processes that need the same folder wait for one another. A complete folder is used without any write.
-    Leftovers of killed processes are removed first.
+    Processes that need the same folder wait for one another. A complete folder is used without writing
+    anything. The leftovers of killed processes are removed first.
     """
     sweep(parts())
     folder = kind.place(key)
@@ -86,7 +86,7 @@ def get_or_make(
 
 @contextmanager
 def room(folder: Path) -> Iterator[None]:
-    """Turn the error of a full disk, which often names no file, into one that names a folder."""
+    """Turn a disk-full error, which often names no file, into a MachineError that names the folder."""
     try:
         yield
     except OSError as error:
@@ -96,13 +96,13 @@ def room(folder: Path) -> Iterator[None]:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a folder is finished and its files are unchanged since."""
+    """Whether a folder is finished and its files still match their record."""
     found = read_seal(folder)
     return found is not None and not found.unfinished and not damage(folder, found)
 
 
 def fault_of(folder: Path) -> str:
-    """Why a folder in the cache is not used, in words."""
+    """The reason why a cached folder is not used, to follow its name in a message."""
     found = read_seal(folder)
     if found is None:
         return "has no record of its contents"
@@ -111,13 +111,13 @@ def fault_of(folder: Path) -> str:
 
 
 def named(files: list[str]) -> str:
-    """The first of some files, and the number of others."""
+    """The first file and the number of others: `a.o and 2 more`."""
     return files[0] + (f" and {len(files) - 1} more" if len(files) > 1 else "")
 
 
 @dataclass(frozen=True)
 class Growth:
-    """A change to a folder: the files recorded before it, and the names of files that it writes or removes."""
+    """A change in progress: the folder's recorded files, and the names of the files written or removed so far."""
 
     folder: Path
     recorded: Mapping[str, Content] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class Growth:
 
     def write(self, name: str, text: str, errors: str = "strict") -> None:
         """Write a text file atomically, unless it already has this content; `errors` as for `open`."""
-        if name in self.recorded and name not in self.changed:  # and was found undamaged
+        if name in self.recorded and name not in self.changed:  # `growing` has verified it
             data = text.encode(errors=errors)
             if self.recorded[name] == (len(data), hexdigest(data)):
                 return
@@ -144,11 +144,11 @@ class Growth:
 
 @contextmanager
 def growing(folder: Path, what: str, leave_out: Callable[[str], bool]) -> Iterator[Growth]:
-    """Let the `with` block change a folder; its changes are recorded at the end, except in excluded files.
+    """Let the `with` block change a folder; its changes are recorded at the end, except files that `leave_out` accepts.
 
-    Damaged files are removed first; without a record, all files are. Files that the block does not change keep their
-    records: MachineError if one of them is damaged meanwhile. After an error or a kill, only new files that were
-    recorded and unchanged ones are trusted. The caller holds the folder's lock.
+    Damaged files are removed first, or all files if there is no record. Files that the block does not change keep their
+    records: MachineError if one of them is damaged meanwhile. After an error, the next call keeps new and unchanged
+    files; after a kill, only unchanged ones. The caller holds the folder's lock.
     """
     make_folder(folder.parent, "the cache")
     with writing(folder):
@@ -164,7 +164,7 @@ def growing(folder: Path, what: str, leave_out: Callable[[str], bool]) -> Iterat
                 write_seal(folder, Seal({**growth.recorded, **new}, unfinished=True))
             raise
         old = {name: content for name, content in growth.recorded.items() if name not in growth.changed}
-        if bad := damage(folder, Seal(old)):  # what is made of it is not trusted: the record stays unfinished
+        if bad := damage(folder, Seal(old)):  # anything built from it is suspect: the record stays unfinished
             raise MachineError(f"{folder}: {what} was damaged while it was extended ({named(bad)}): run this again")
         write_seal(folder, Seal(old | contents(folder, (name for name in growth.changed if not leave_out(name)))))
 
@@ -178,7 +178,7 @@ def _mended(folder: Path, what: str, leave_out: Callable[[str], bool]) -> dict[s
         remove_tree(folder)
         return {}
     bad = damage(folder, found)
-    if bad and not found.unfinished:  # else a change was interrupted, and the caller knows that
+    if bad and not found.unfinished:  # after an interrupted change, damage is expected
         log.warning("%s: %s is damaged (%s): making it again", folder, what, named(bad))
     in_place_of_files = [path for path in folder.iterdir() if leave_out(path.name) and path.is_dir()]
     unknown = [name for name in files_of(folder) if name not in found.files] if found.unfinished else []
@@ -190,7 +190,7 @@ def _mended(folder: Path, what: str, leave_out: Callable[[str], bool]) -> dict[s
 
 
 def tended(kind: Kind) -> Path:
-    """Verify the folder of a kind that another program fills with files `*.FOLDER`; returns the folder.
+    """Verify a kind's folder, which another program fills with files named `*.FOLDER`; returns the folder.
 
     Damaged files are removed and new files recorded; files with other names are not yet finished.
     """
@@ -211,7 +211,7 @@ def parts() -> Path:
 
 @contextmanager
 def part() -> Iterator[Path]:
-    """A new folder on the cache's file system, to fill and publish; otherwise it is removed, now or later."""
+    """A new folder on the cache's file system, to be filled and published; if not published, it is removed."""
     make_folder(parts(), "the cache")
     with scratch(parts()) as folder:
         made = folder / "made"
@@ -221,7 +221,7 @@ def part() -> Iterator[Path]:
 
 
 def publish(made: Path, folder: Path) -> None:
-    """Rename a folder of `part()` into place; an existing folder is removed, but its open files remain usable."""
+    """Rename a folder of `part()` into place; replaces an existing folder, whose open files remain usable."""
     make_folder(folder.parent, "the cache")
     with writing(folder):
         if os.path.lexists(folder):
@@ -237,7 +237,7 @@ def lock_beside(folder: Path, *, wait: bool = True) -> Iterator[None]:
 
 
 def read_document(kind: Kind, key: str) -> bytes | None:
-    """The text that was stored under a key; None if there is none, or if it is damaged."""
+    """The bytes stored under a key; None if they are missing or damaged."""
     path = _document(kind, key)
     try:
         head, _, body = path.read_bytes().partition(b"\n")
@@ -246,12 +246,12 @@ def read_document(kind: Kind, key: str) -> bytes | None:
     if head == _head(kind, body):
         return body
     log.warning("%s: %s is damaged: making it again", path, kind.what)
-    remove_tree(path)  # the document may be written only if there is something new
+    remove_tree(path)  # callers may write it again only when they have something new
     return None
 
 
 def write_document(kind: Kind, key: str, body: bytes) -> None:
-    """Store a text under a key; a read-only or full cache is not an error, because the text can be made again."""
+    """Store bytes under a key; a read-only or full cache is not an error, as the document can be computed again."""
     path = _document(kind, key)
     with suppress(OSError, MachineError):
         make_folder(path.parent, "the cache")

@@ -1,6 +1,6 @@
 """The terminal: answers on stdout, progress and notes on stderr; the only module that writes to either.
 
-Text from any origin (a file, a source, a program, a history) reaches a terminal without control characters.
+Control characters are escaped in all text for a terminal, whatever its origin (a file, a program, a history).
 """
 
 import codecs
@@ -22,9 +22,9 @@ from fattn_probe.base.errors import FattnProbeError, MachineError
 
 PIPE_WIDTH = 120
 MOST_WIDTH = 10_000
-"""The largest $COLUMNS that is used, because a table pads its lines to the full width."""
+"""The upper limit on $COLUMNS, because a table pads its lines to the full width."""
 SHOWN_AFTER = 2.0
-"""Seconds after which a live line appears."""
+"""Delay before a live line appears, in seconds."""
 ERASED = Control((ControlType.ERASE_IN_LINE, 2))
 UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u2028-\u202e"
@@ -42,17 +42,17 @@ ENCODING_ERRORS = "fattn-probe"
 
 
 def readable(text: str) -> str:
-    r"""A text of any origin, safe for a terminal: `\x1b` for ESC, `\u202e` for a mark that reverses the line."""
+    r"""The text, made safe for a terminal: ESC becomes `\x1b`, and a right-to-left override `\u202e`."""
     return UNPRINTABLE.sub(lambda found: escape(found[0]), text)
 
 
 def escape(character: str) -> str:
-    """The character as Python writes it."""
+    """The character as a Python escape sequence."""
     return character.encode("unicode_escape", "surrogatepass").decode()
 
 
 def readable_text(text: Text) -> Text:
-    """A styled text, made safe for a terminal as by `readable`."""
+    """A styled text, made safe for a terminal as `readable` does."""
     if UNPRINTABLE.search(text.plain) is None:
         return text
     found, end = text.blank_copy(), 0
@@ -63,7 +63,7 @@ def readable_text(text: Text) -> Text:
 
 
 def substitute(error: UnicodeError) -> tuple[str, int]:
-    """The replacement for characters that a terminal's encoding lacks."""
+    """Codec error handler: the replacement for characters that the encoding lacks, and the position after them."""
     assert isinstance(error, UnicodeEncodeError)
     lacking = error.object[error.start : error.end].translate(SUBSTITUTES)
     return lacking.encode("ascii", "backslashreplace").decode(), error.end
@@ -72,7 +72,7 @@ def substitute(error: UnicodeError) -> tuple[str, int]:
 class Stream:
     """stdout or stderr, looked up at each use.
 
-    An error on stdout is a MachineError. Errors on stderr are ignored: a note must not stop a command.
+    A failed write to stdout raises MachineError. One to stderr is ignored, because a note must not stop a command.
     """
 
     def __init__(self, name: Literal["stdout", "stderr"]) -> None:
@@ -90,16 +90,16 @@ class Stream:
         return len(text)
 
     def flush(self) -> None:
-        """Write the buffered text; this is where a full disk causes an error."""
+        """Write the buffered text; a full disk causes an error only here."""
         self._guarded(lambda stream: stream.flush())
 
     def isatty(self) -> bool:
-        """Whether it is a terminal."""
+        """Whether the stream is a terminal."""
         return self.stream is not None and self.stream.isatty()
 
     @property
     def encoding(self) -> str:
-        """The encoding of its characters."""
+        """The stream's character encoding."""
         return getattr(self.stream, "encoding", "") or "utf-8"
 
     def _guarded(self, write: Callable[[TextIO], object]) -> None:
@@ -109,22 +109,22 @@ class Stream:
         except BrokenPipeError:
             self.discard()
             if self.name == "stdout":
-                raise BrokenPipeError from None  # without a number: typer would exit with 1, our code for a bug
-        except (OSError, ValueError) as error:  # ValueError: it was closed
+                raise BrokenPipeError from None  # without an errno: typer would exit with 1, our code for a bug
+        except (OSError, ValueError) as error:  # ValueError: the stream is closed
             self.discard()
             if self.name == "stdout":
                 why = getattr(error, "strerror", None) or error
                 raise MachineError(f"{self.name}: cannot be written: {why}") from error
 
     def discard(self) -> None:
-        """Send the rest to /dev/null: Python would write its buffer again at exit, and fail again."""
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # not a problem for a stream without a file
+        """Send all further output to /dev/null: otherwise Python flushes its buffer at exit, and fails again."""
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # a stream without a descriptor
             assert self.stream is not None
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
 
 
 class Terminal(Console):
-    """A console for text of any origin: nothing in it is markup, an emoji's name or a control character."""
+    """A console for text of any origin: markup, emoji names and control characters have no effect."""
 
     answered = False
     """Whether this command has already printed its JSON document."""
@@ -143,11 +143,11 @@ class Terminal(Console):
         )
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The segments of a renderable; texts are made readable before lines are broken."""
+        """The segments of a renderable; text is made readable before its lines are broken."""
         return super().render(readable_text(renderable) if isinstance(renderable, Text) else renderable, options)
 
     def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401
-        """The text of a string."""
+        """The rich text of a string, made readable."""
         return super().render_str(readable(text), **options)
 
     def on_broken_pipe(self) -> None:
@@ -156,14 +156,14 @@ class Terminal(Console):
 
 
 def width_for(stream: TextIO | Stream) -> int | None:
-    """The width to use for a stream: $COLUMNS, else that of the terminal, else 120."""
+    """The width for a stream: $COLUMNS, else None on a terminal, which rich measures, else 120."""
     if columns := environment().get("COLUMNS"):
         return min(int(columns), MOST_WIDTH)
     return None if stream.isatty() else PIPE_WIDTH
 
 
 def environment() -> dict[str, str]:
-    """The environment, without terminal sizes that are not numbers, which would make rich fail."""
+    """The environment without a COLUMNS or LINES that is not a positive number, which would crash rich."""
     sizes = {name: os.environ.get(name, "") for name in ("COLUMNS", "LINES")}
     odd = [name for name, value in sizes.items() if not re.fullmatch("0*[1-9][0-9]{0,8}", value)]
     return {name: value for name, value in os.environ.items() if name not in odd}
@@ -175,7 +175,7 @@ NOTES = Terminal(cast(TextIO, STDERR), width_for(STDERR))
 
 
 class Documents:
-    """stdout for the text of a file: unchanged, but readable on a terminal."""
+    """stdout for whole documents: made readable on a terminal, otherwise unchanged."""
 
     def write(self, text: str) -> int:
         """Write a part of the text."""
@@ -189,7 +189,7 @@ def open_streams() -> None:
     """Prepare stdin, stdout and stderr for any caller.
 
     A closed stream is replaced, because the next file opened would get its number: stdin and stderr by /dev/null, and
-    stdout by a file that cannot be written. Text never fails because of a terminal's encoding.
+    stdout by a file that cannot be written. Characters that the terminal's encoding lacks are substituted.
     """
     for number, (name, flags) in enumerate((("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY))):
         try:
@@ -204,14 +204,14 @@ def open_streams() -> None:
 
 
 def text_of(shown: RenderableType, width: int) -> str:
-    """The rendered text without colours."""
+    """The renderable as plain text, without colours."""
     file = io.StringIO()
     Terminal(file, width, plain=True).print(shown)
     return file.getvalue()
 
 
 def rewrite(console: Console, line: RenderableType, *, last: bool = False) -> None:
-    """Rewrite the terminal's current line, cut to its width; the `last` version stays."""
+    """Rewrite the terminal's current line, cut to its width; with `last`, the line becomes permanent."""
     console.control(ERASED)
     console.print(line, end="\n" if last else "\r", no_wrap=True, overflow="ellipsis")
 
@@ -226,7 +226,7 @@ def show(value: object, rendered: Callable[[], RenderableType], as_json: bool) -
 
 
 def show_error(error: FattnProbeError, as_json: bool) -> None:
-    """Print the error that stopped a command: on stderr, and with --json on stdout unless a document was printed."""
+    """Print the error that stopped a command: on stderr and, with --json, on stdout unless a document was printed."""
     NOTES.print(str(error), style="red", soft_wrap=True)
     if as_json and not OUT.answered:
         found = {"kind": type(error).__name__, "exit_code": error.exit_code, "message": str(error)}

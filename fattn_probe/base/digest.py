@@ -1,4 +1,4 @@
-"""Digests, and the record of a folder's contents, by size and sha256, so that damage is found before a file is used."""
+"""Digests; and seals, which record the size and sha256 of a folder's files, so that damage is found before use."""
 
 import contextlib
 import hashlib
@@ -17,7 +17,7 @@ Chunk = str | bytes | memoryview
 
 
 def hexdigest(data: Chunk | Iterable[Chunk]) -> str:
-    """All 64 digits; the digest of chunks is that of their concatenation."""
+    """The sha256 in 64 hex digits; the digest of chunks is that of their concatenation."""
     found = hashlib.sha256()
     for chunk in (data,) if isinstance(data, str | bytes | memoryview) else data:
         found.update(chunk.encode(errors="surrogateescape") if isinstance(chunk, str) else chunk)
@@ -25,7 +25,7 @@ def hexdigest(data: Chunk | Iterable[Chunk]) -> str:
 
 
 def short(data: Chunk | Iterable[Chunk], digits: int = SHORT) -> str:
-    """The first `digits` digits."""
+    """The first `digits` hex digits of the sha256."""
     return hexdigest(data)[:digits]
 
 
@@ -35,7 +35,7 @@ DAY = 86400.0
 CHUNK = 1 << 20
 
 Stat = tuple[int, int, int, int]
-"""Size, times of the last change of the content and of the file (ns), and the file's number."""
+"""Size, mtime and ctime (ns), and inode number."""
 
 Content = tuple[int, str]
 """Size and sha256 of a file."""
@@ -43,9 +43,9 @@ Content = tuple[int, str]
 
 @dataclass(frozen=True)
 class Seal:
-    """The contents of a folder's files, by path.
+    """The record of a folder's files, by path.
 
-    While a folder is being changed, `files` are those from before the change.
+    While the folder is being changed (`unfinished`), `files` describes its state before the change.
     """
 
     files: Mapping[str, Content] = field(default_factory=dict)
@@ -57,7 +57,7 @@ def read_seal(folder: Path) -> Seal | None:
     try:
         found = json.loads((folder / SEAL).read_bytes())
         files = {str(name): (int(size), str(sha256)) for name, (size, sha256) in found["files"].items()}
-        outside = any(".." in name or name.startswith("/") for name in files)  # in a cache that others can write
+        outside = any(".." in name or name.startswith("/") for name in files)  # if others can write the cache
         return None if outside else Seal(files, bool(found["unfinished"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -69,11 +69,10 @@ def seal(folder: Path) -> None:
 
 
 def contents(folder: Path, names: Iterable[str]) -> dict[str, Content]:
-    """The sizes and the sha256 of these files of a folder, without those that cannot be read.
+    """The size and sha256 of each named file in a folder; unreadable files are left out.
 
-    A file is hashed if `stat` has changed since it was last hashed, or if that was a day ago. The hashes are stored
-    beside the seal, and not atomically, because an incomplete file only costs hashing again; if that is impossible,
-    each process hashes changed files again.
+    A file is hashed again if its `stat` has changed, or after a day. The hashes are stored beside the seal, and not
+    atomically: if that file is incomplete or cannot be written, the files are simply hashed again.
     """
     seen: dict[str, tuple[Stat, str, float]] = {}
     with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
@@ -102,7 +101,7 @@ def write_seal(folder: Path, made: Seal) -> None:
 
 
 def damage(folder: Path, found: Seal, wanted: Callable[[str], bool] = lambda name: True) -> list[str]:
-    """The `wanted` files that are missing or do not have the recorded content."""
+    """The `wanted` files that are missing or differ from their record."""
     recorded = {name: content for name, content in found.files.items() if wanted(name)}
     now = contents(folder, recorded)
     return [name for name, content in recorded.items() if now.get(name) != content]
@@ -115,7 +114,7 @@ def status_of(path: str) -> Stat:
 
 
 def files_of(folder: Path) -> Iterator[str]:
-    """The files below a folder that a seal records: no links, and not the seal's own files."""
+    """The paths below a folder that a seal records: neither links nor the seal's own files."""
     for parent, _, names in os.walk(folder):
         for name in names:
             path = f"{parent}/{name}"[len(str(folder)) + 1 :]

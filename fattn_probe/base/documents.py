@@ -1,6 +1,6 @@
 """JSON documents: pydantic reads and writes each type, so records need no converters.
 
-Also files of results with a JSON object on each line, appended to by runs that may be killed; compressed if named .gz.
+Also JSON Lines files, which survive a run that is killed while it appends; compressed if named .gz.
 """
 
 import gzip
@@ -31,11 +31,11 @@ MOST_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Document(Generic[T]):
-    """A kind of JSON document with a value of `type`; `what` is its name in messages, such as `a manifest`.
+    """A kind of JSON document that holds a value of `type`; `what` is its name in messages, such as `a manifest`.
 
-    The `version` is the document's first key. Version 1 has no such key, so that an older version of fattn-probe, which
-    may share the cache, can read it. Without a `version`, the place of the document determines it: the schema of the
-    history, or the path in the cache. `from_first` converts a document of version 1 that is still read.
+    `version` is the document's first key. Version 1 has no such key, so that an older fattn-probe that shares the
+    cache can read it. If `version` is None, the document's location implies it: the schema of the history, or the
+    path in the cache. `from_first`, if given, converts documents of version 1, so that they can still be read.
     """
 
     what: str
@@ -46,7 +46,7 @@ class Document(Generic[T]):
 
     @cached_property
     def _adapter(self) -> "TypeAdapter[T]":
-        from pydantic import TypeAdapter  # 0.1 s, which `--help` does not need
+        from pydantic import TypeAdapter  # takes 0.1 s, and `--help` does not need it
 
         return TypeAdapter(self.type)
 
@@ -56,7 +56,7 @@ class Document(Generic[T]):
         return plain if self.version in (None, 1) else {VERSION: self.version} | plain
 
     def of(self, plain: Any) -> T:  # noqa: ANN401 (JSON)
-        """The value from the data of `plain`; InputError if they do not fit the type."""
+        """The value that `plain` converted; InputError if the data do not fit the type."""
         from pydantic import ValidationError
 
         try:
@@ -69,7 +69,7 @@ class Document(Generic[T]):
         return json.dumps(self.plain(value), indent=self.indent) + "\n" * (self.indent is not None)
 
     def parse(self, text: str | bytes, place: object) -> T:
-        """The value of a document; InputError with the `place` if it is damaged or has a different version."""
+        """The value of a document; InputError, naming the `place`, if it is damaged or has a different version."""
         from pydantic import ValidationError
 
         try:
@@ -109,7 +109,7 @@ def plain(value: object) -> Any:  # noqa: ANN401 (JSON)
 
 
 def _first(error: "ValidationError") -> str:
-    """The first mistake, in words."""
+    """The first validation error, as a message."""
     first = error.errors()[0]
     at = ".".join(map(str, first["loc"]))
     return f"{at}: {first['msg']}" if at else str(first["msg"])
@@ -119,7 +119,7 @@ PACKED = ".gz"
 GZIP = 16 + zlib.MAX_WBITS
 """zlib's code for a gzip header and checksum."""
 CHUNK = 1 << 12
-"""Bytes that are decompressed at once: a little more than a member that `append` writes."""
+"""Bytes decompressed at a time: a little more than a typical member written by `append`."""
 
 
 def read(path: Path, what: str) -> Iterator[dict[str, Any]]:
@@ -142,7 +142,7 @@ def numbered(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def append(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
-    """Append objects completely or not at all, even to a full disk; first removes what a killed run left unfinished."""
+    """Append all objects or none, even if the disk is full; first removes what a killed run left unfinished."""
     data = "".join(f"{json.dumps(item)}\n" for item in items).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     with lock_of_file(path):
@@ -164,7 +164,7 @@ def append(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
 
 
 def pack(path: Path, what: str) -> None:
-    """Compress a file as a whole: `append` compresses its objects separately, which takes five times the space."""
+    """Compress a file as one member; the separate members that `append` writes take five times the space."""
     if path.suffix == PACKED and path.is_file():
         with lock_of_file(path), replacing(path) as part:
             text = "".join(f"{line}\n" for line in whole_lines(text_of(path, what)))
@@ -193,7 +193,7 @@ def mend(file: FileIO, *, packed: bool) -> None:
 def members(data: bytes) -> Iterator[tuple[bytes, int]]:
     """The content and the compressed size of each complete member of a file; zlib.error if one is damaged.
 
-    An incomplete last member is left out, unless it is the first: an interrupted append cannot cut that one.
+    An incomplete last member is left out. If it is the only one, that is an error: `append` writes it atomically.
     """
     view, start = memoryview(data), 0
     while start < len(data):
@@ -203,7 +203,7 @@ def members(data: bytes) -> Iterator[tuple[bytes, int]]:
             end = min(end + CHUNK, len(data))
         if not unpacker.eof:
             if start == 0:
-                raise zlib.error("it was cut")
+                raise zlib.error("it is truncated")
             return
         end -= len(unpacker.unused_data)
         yield b"".join(texts), end - start

@@ -26,7 +26,7 @@ class BuildError(FattnProbeError):
 
 
 class MachineError(FattnProbeError):
-    """A problem of the user's machine: a full disk, a permission, too little memory, a package that is missing."""
+    """A problem with the user's machine: a full disk, no permission, too little memory, a missing package."""
 
     exit_code = 3
 
@@ -41,7 +41,7 @@ class TimedOutError(LostError):
     """A program was killed because it took too long; `said` is the part of its output that was kept."""
 
     def __init__(self, message: str, said: str = "") -> None:
-        """The message, and the output."""
+        """Keep the message and the output."""
         super().__init__(message)
         self.said = said
 
@@ -65,7 +65,7 @@ class UnjudgedError(FattnProbeError):
 
 
 def machine_error(error: OSError | MemoryError) -> MachineError:
-    """An unexpected error of the operating system, in one sentence with its path."""
+    """The MachineError for an unexpected OS error: one sentence, with the path."""
     if isinstance(error, MemoryError):
         return MachineError(f"there is not enough memory: {error}" if str(error) else "there is not enough memory")
     if error.errno == ENOENT and error.filename is None:

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 
 def times(value: float, digits: int = 3) -> str:
-    """A factor as text: `0.133`, `12.3`, `1,230`; a power of ten from a million on.
+    """A factor as text: `0.133`, `12.3`, `1,230`, or `1.23e+06` from a million.
 
     The caller adds "times" or "x".
     """
@@ -18,7 +18,7 @@ def number_of(count: int, noun: str) -> str:
 
 
 def extent(numbers: Collection[int]) -> str:
-    """The least and the largest number: `0 to 3`, or `3` if all are equal."""
+    """The range of the numbers: `0 to 3`, or `3` if all are equal."""
     least, most = min(numbers), max(numbers)
     return str(least) if least == most else f"{least} to {most}"
 
@@ -31,7 +31,7 @@ def factor(value: float, digits: int = 4) -> str:
 
 
 def minute(started: str) -> str:
-    """An ISO time of the history, to the minute: `2026-11-22 04:40`."""
+    """An ISO timestamp, shortened to the minute: `2026-11-22 04:40`."""
     return started[:16].replace("T", " ")
 
 

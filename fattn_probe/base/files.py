@@ -1,4 +1,4 @@
-"""Files: reading with a size limit, writing with the path in every error, locks of processes, temporary folders."""
+"""Files: reading with a size limit, writing with the path in every error, locks between processes, scratch folders."""
 
 import contextlib
 import fcntl
@@ -22,10 +22,10 @@ MAGIC = re.compile(r"[*?[]")
 MIB = 1 << 20
 PART = ".part"
 MOST_TEXT = MIB
-"""Largest scenario, suite or device file in bytes; the largest shipped one has 30 KB."""
+"""Size limit of a scenario, suite or device file, in bytes; the largest shipped one has 30 KB."""
 MOST_PATCH = 16 * MIB
 MOST_VISITED = 100_000
-"""The largest number of files and folders that a pattern is compared with."""
+"""Limit on the number of files and folders that a glob visits."""
 
 
 def read_text(path: Path, what: str, most: int = MOST_TEXT) -> str:
@@ -59,9 +59,9 @@ def is_folder(path: Path) -> bool:
 
 
 def find_files(folder: Path, pattern: str) -> list[Path]:
-    """The paths that match a glob from `folder`, or from the root for an absolute one, sorted.
+    """The sorted paths that match a glob, which is relative to `folder` unless it is absolute.
 
-    `**` follows no links to folders. InputError for a pattern that visits more than `MOST_VISITED` files.
+    `**` does not follow links to folders. InputError for a pattern that visits more than `MOST_VISITED` files.
     """
     anchor = Path(pattern).anchor
     todo = [(Path(anchor or folder), list(Path(pattern.removeprefix(anchor)).parts))] if pattern else []
@@ -76,7 +76,7 @@ def find_files(folder: Path, pattern: str) -> list[Path]:
             todo += [(here / name, rest)] if (here / name).exists() else []
             continue
         entries = list[os.DirEntry[str]]()
-        with suppress(OSError), os.scandir(here) as listed:  # none if it cannot be read
+        with suppress(OSError), os.scandir(here) as listed:  # an unreadable folder has no entries
             entries = list(islice(listed, MOST_VISITED + 1))
         visited += len(entries)
         if visited > MOST_VISITED:
@@ -91,7 +91,7 @@ def find_files(folder: Path, pattern: str) -> list[Path]:
 
 
 def check_readable(path: Path, what: str, most: int | None = None) -> None:
-    """InputError unless the path is a regular file of at most `most` bytes; runs before opening, as a fifo blocks."""
+    """Raise InputError unless the path is a regular file of at most `most` bytes; opening a fifo would block."""
     try:
         status = path.stat()
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
@@ -110,13 +110,13 @@ def kind_of(mode: int) -> str:
 
 
 def too_large(most: int) -> str:
-    """Why a file is refused."""
+    """The reason for refusing a file of more than `most` bytes."""
     return f"it has more than {most // MIB} MiB"
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError inside into a MachineError that names `path`; a broken pipe stays as it is."""
+    """Turn an OSError inside into a MachineError that names `path`; BrokenPipeError passes through."""
     try:
         yield
     except BrokenPipeError:
@@ -153,10 +153,10 @@ def whole_folder(folder: Path, *, over: bool = False) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a result for the user, completely or not at all; MachineError if the disk refuses.
+    """Write a result for the user, completely or not at all; MachineError if it cannot be written.
 
-    Its folder is made if necessary, because the result may have taken an hour to compute. A link, a device, a
-    pipe and a file that cannot be replaced are written in place.
+    The folder is created if necessary, because the result may have taken an hour to compute. Links, devices, pipes
+    and files that cannot be replaced are written in place.
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -170,10 +170,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def is_replaceable(path: Path) -> bool:
-    """Whether only its content is lost if a new file replaces the path."""
+    """Whether a new file can replace the path, and nothing but the old content is lost."""
     try:
         status = path.lstat()
-    except OSError:  # the path does not exist, or cannot be replaced: writing shows which
+    except OSError:  # it does not exist, or is inaccessible: writing shows which
         return True
     plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
     return plain and os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
@@ -191,7 +191,7 @@ def make_folder(path: Path, what: str) -> None:
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Copy the files below a folder with their times; stops at the first error, and names the file to be written."""
+    """Copy a folder's files with their times; stops at the first error, which names the file being written."""
     for name, _, files in os.walk(source):
         folder = target / Path(name).relative_to(source)
         with writing(folder):
@@ -252,7 +252,7 @@ def _locked(path: Path, wait: bool) -> int | None:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # its last holder replaced or removed it
+        os.close(descriptor)  # the previous holder replaced or removed the file
 
 
 LOCK = ".lock"
@@ -267,7 +267,7 @@ def scratch(root: Path | None = None) -> Iterator[Path]:
     """
     root = root or scratch_root()
     sweep(root)
-    while True:  # until no other process removes the file before it is locked
+    while True:  # again if another process removed the file before it was locked
         with writing(root):
             descriptor, name = tempfile.mkstemp(suffix=LOCK, dir=root)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -285,7 +285,7 @@ def scratch(root: Path | None = None) -> Iterator[Path]:
 
 
 def scratch_root() -> Path:
-    """A user's folder for scratch folders, `fattn-probe-UID` in $TMPDIR; MachineError if another user owns it."""
+    """The user's folder of scratch folders, `fattn-probe-UID` in $TMPDIR; MachineError if another user owns it."""
     root = Path(tempfile.gettempdir()) / f"fattn-probe-{os.getuid()}"
     with writing(root):
         root.mkdir(mode=0o700, exist_ok=True)
@@ -296,7 +296,7 @@ def scratch_root() -> Path:
 
 
 def sweep(root: Path) -> None:
-    """Remove the folders whose owners are dead."""
+    """Remove the scratch folders in `root` whose owners have died."""
     for lock in root.glob(f"*{LOCK}"):
         with contextlib.suppress(OSError), lock.open("rb") as held:  # its owner is alive, or another process was faster
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""The fingerprint of what was run: contents, not names. All other identities are projections of it."""
+"""The fingerprint of a run: digests of contents, not names. All other identities are derived from it."""
 
 import json
 from dataclasses import dataclass, fields, replace
@@ -14,12 +14,12 @@ Named = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """The code that was run, the device, and how it was judged: results with the same fingerprint are interchangeable.
+    """The code that ran, the device, and how it was judged: results with equal fingerprints are interchangeable.
 
-    `tree`, and the second items of `patches` (requested) and `needed` (required for such a build to work), are the
-    sha256 of contents. `device` has the figures of a simulated GPU, or the name of a real one. `version` is that of
-    fattn-probe, `stamp` the sha256 of its files that builds depend on, `own` the sha256 of all its files. `cases` is
-    the digest of a case, or of all cases of a run. Unknown fields are empty: a build has no device, a dry run no
+    `tree` is the sha256 of the source's files; `patches` are the requested patches, `needed` those without which such
+    a build does not work. `device` holds the figures of a simulated GPU, or the name of a real one. `version` is that
+    of fattn-probe, `stamp` the sha256 of its files that builds depend on, `own` the sha256 of all its files. `cases`
+    is the digest of a case, or of all cases of a run. Unknown fields are empty: a build has no device, a dry run no
     compilers.
     """
 
@@ -60,7 +60,7 @@ class Fingerprint:
 
     @property
     def kernels(self) -> str:
-        """Identifies the file with the kernels that ops need: host code chooses them, whatever the compiler."""
+        """Identifies the file of the kernels that ops need; host code chooses these, so no compiler is included."""
         device: dict[str, Any] = dict(self.device)
         name, simulated = device.pop("name", ""), device.pop("id", None) is not None
         figures = [f"{figure}={value}" for figure, value in device.items()]
@@ -69,17 +69,17 @@ class Fingerprint:
 
     @property
     def launches(self) -> str:
-        """Identifies the file with the launches of ops, which depend on the simulator's own code too."""
+        """Identifies the file of the ops' launches, which also depend on the simulator's own code."""
         return replace(self, tree=f"{self.tree} {self.flavour} {self.stamp}").kernels
 
     @property
     def source(self) -> list[Any]:
-        """The code of the kernels, for hashes of verdicts."""
+        """The part that identifies the kernels' code, for the keys of verdicts."""
         return [self.tree, [digest for _, digest in self.patches]]
 
     @property
     def judgement(self) -> list[Any]:
-        """How cases are run and judged, for hashes of verdicts that are valid for any code."""
+        """The part that says how cases are run and judged, for keys of verdicts that are valid for any code."""
         build = [self.flavour, self.sanitize, *([self.quants] if self.quants else [])]
         return [self.target, dict(self.device), *build, self.checks]
 
@@ -103,7 +103,7 @@ WORDS = {
     "sanitize": "the sanitizers",
     "device": "the device's figures",
 }
-"""The fields in words."""
+"""The names of fields in messages."""
 
 
 def fingerprint_in(text: str) -> Fingerprint | None:

@@ -13,15 +13,15 @@ from fattn_probe.base.errors import MachineError
 GROUPS = Path("/proc/self/cgroup")
 MOUNT = Path("/sys/fs/cgroup")
 SHARE = "FATTN_PROBE_CORES"
-"""The variable with the number of cores that a worker process may use."""
+"""Environment variable with the number of cores that a worker process may use."""
 HIERARCHIES = ("", "unified", "cpu", "cpu,cpuacct")
-"""Subfolders of the cgroup mount: version 2, version 2 beside 1, version 1."""
+"""Subfolders of the cgroup mount: for version 2, for 2 alongside 1, and for version 1."""
 
 
 def cores() -> int:
-    """The number of threads that can run at once: the cores of the affinity, limited by the CPU time of cgroups.
+    """The number of threads that can run at once: the cores in the affinity mask, limited by the cgroups' CPU quotas.
 
-    In a worker process, its share of these. With a single core, the limits are not read, which saves 2 ms.
+    In a worker process, its share of these. With a single core, the quotas are not read, which saves 2 ms.
     """
     share = os.environ.get(SHARE, "")
     most = min(affinity(), int(share)) if share.isdecimal() else affinity()
@@ -29,14 +29,14 @@ def cores() -> int:
 
 
 def affinity() -> int:
-    """The number of cores that this process may run on; OpenBLAS starts as many threads, and ignores cgroups."""
+    """The number of cores that this process may run on; OpenBLAS starts that many threads, and ignores cgroups."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def quotas(groups: Path, mount: Path) -> Iterator[float]:
-    """The limits of this process's cgroup and its parents, in cores.
+    """The CPU quotas of this process's cgroup and of its parents, in cores.
 
-    In a container, the cgroup may appear as the root, with a path that does not exist inside the container.
+    In a container, the cgroup may be mounted as the root, so that its path does not exist there.
     """
     for line in read(groups).splitlines():
         _, controllers, path = line.split(":", 2)
@@ -61,7 +61,7 @@ def read(path: Path) -> str:
 
 
 def user_name() -> str:
-    """The user's name; `uid 1000` if the machine has none, as in a container without an entry in /etc/passwd."""
+    """The user's name; `uid 1000` if it is unknown, as in a container without an entry in /etc/passwd."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):
@@ -71,13 +71,13 @@ def user_name() -> str:
 MIB, GIB = 1 << 20, 1 << 30
 PYTHON = 512 * MIB
 A_THREAD = 40 * MIB
-"""Bytes for a buffer and a stack of OpenBLAS, which exits if it cannot allocate them."""
+"""Bytes for the buffer and stack of a thread of OpenBLAS, which exits if it cannot allocate them."""
 NO_MEMORY = re.compile(r"out of memory|cannot allocate|bad_alloc", re.IGNORECASE)
 REMEDY = "raise it: `ulimit -v unlimited`"
 
 
 def check_start() -> None:
-    """MachineError if the limit is too small for Python and NumPy."""
+    """Raise MachineError if the limit on the address space is too small for Python and NumPy."""
     threads = os.environ.get("OPENBLAS_NUM_THREADS", "")
     needed = PYTHON + A_THREAD * (int(threads) if threads.isdecimal() else affinity())
     if _limit() < needed:
@@ -85,7 +85,7 @@ def check_start() -> None:
 
 
 def check_program(stderr: str) -> None:
-    """MachineError if there is a limit and the program's stderr says that it ran out of memory."""
+    """Raise MachineError if there is a limit and the program's stderr says that it ran out of memory."""
     if _limit() < float("inf") and NO_MEMORY.search(stderr):
         reserved = "a simulated GPU reserves 16 GiB of addresses (not of memory) around each allocation"
         raise MachineError(f"{_words()}, and {reserved}; {REMEDY}")

@@ -1,4 +1,4 @@
-"""The only code that runs programs: to their end, on this terminal, or as a dialogue in lines."""
+"""The only code that runs programs: to completion, attached to this terminal, or as a line-based dialogue."""
 
 import contextlib
 import logging
@@ -20,12 +20,12 @@ log = logging.getLogger(__name__)
 TAIL_LINES = 30
 CHUNK = 1 << 16
 END_SECONDS = 5.0
-"""Seconds until the output of a killed program ends."""
+"""Seconds to wait for the output of a killed program to end."""
 
 
 @dataclass(frozen=True)
 class Completed:
-    """The result of one program; `code` is negative for a signal, as in `subprocess`."""
+    """The result of one program; as in `subprocess`, `code` is -N if signal N killed it."""
 
     argv: tuple[str, ...]
     code: int
@@ -39,7 +39,7 @@ class Completed:
         return shlex.join(self.argv)
 
     def describe(self) -> str:
-        """How it ended, in words, with the tail of its output."""
+        """The command, how it ended, and the tail of its output."""
         said = "\n".join((self.stdout + self.stderr).strip().splitlines()[-TAIL_LINES:])
         return f"{self.command}\n{describe_code(self.code)} after {self.seconds:.1f} s" + (f":\n{said}" if said else "")
 
@@ -65,7 +65,7 @@ def run(
     """Run a program to its end and return its output.
 
     `env` is added to this process's environment; None removes a variable. A non-zero exit raises `failure`, or nothing
-    if `failure` is None. A missing program raises BuildError; if the machine cannot start it, MachineError.
+    if `failure` is None. A missing program raises BuildError; one that cannot be started, MachineError.
     After `timeout` seconds the whole process group is killed and TimedOutError is raised.
     """
     words = tuple(str(word) for word in argv)
@@ -108,7 +108,7 @@ def run_attached(
     env: Mapping[str, str] | None = None,
     timeout: float | None = None,
 ) -> tuple[int, float]:
-    """Run a program on this process's own terminal or files; returns its exit code, as `Completed`, and the seconds.
+    """Run a program on this process's own terminal or files; returns its exit code, as in `Completed`, and the seconds.
 
     MachineError if the machine cannot start the program; TimedOutError if it is killed after `timeout` seconds.
     """
@@ -126,7 +126,7 @@ def run_attached(
 
 @dataclass(frozen=True)
 class Dialogue:
-    """A running program that answers lines with lines; its stderr goes to the file `said`. `name` is for messages."""
+    """A running program that answers each line with a line; its stderr goes to the file `said`, messages use `name`."""
 
     process: subprocess.Popen[str]
     said: Path
@@ -136,11 +136,11 @@ class Dialogue:
 
     @property
     def alive(self) -> bool:
-        """Whether it is still running."""
+        """Whether the program is still running."""
         return self.process.poll() is None
 
     def wait(self, timeout: float) -> int:
-        """The exit code after the end of its output; TimedOutError if it does not exit."""
+        """Wait for the program to exit after it has closed its output, and return its exit code; or TimedOutError."""
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -182,7 +182,7 @@ class Dialogue:
 
 @contextlib.contextmanager
 def dialogue(argv: Sequence[str], env: Mapping[str, str], said: Path, name: str) -> Iterator[Dialogue]:
-    """Start a program that answers lines with lines; at the end, kill it and everything that it started."""
+    """Start a program that answers each line with a line; at the end, kill it and everything that it started."""
     log.info("$ %s", shlex.join(argv))
     try:
         with said.open("a") as stderr:

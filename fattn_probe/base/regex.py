@@ -1,4 +1,4 @@
-"""The user's regular expressions: errors name the flag or key, and searches have a time limit."""
+"""Regular expressions from the user: errors name the flag or key, and searches have a time limit."""
 
 import contextlib
 import re
@@ -30,7 +30,7 @@ def problem_of(pattern: str) -> str:
 
 @contextlib.contextmanager
 def bounded(pattern: str, given: str) -> Iterator[None]:
-    """Turn an endless backtracking search into an InputError; `re` checks for signals while it searches."""
+    """Stop a search that backtracks for too long, with an InputError; `re` checks for signals while it searches."""
 
     def stop(number: int, frame: object) -> None:
         raise InputError(f"{given} {pattern!r} takes too long on these lines: it backtracks, as (a+)+ does")

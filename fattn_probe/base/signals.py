@@ -14,27 +14,27 @@ ENDINGS = (signal.SIGINT, *TERMINATION)
 
 
 class Terminated(KeyboardInterrupt):
-    """The interrupt that SIGTERM and SIGHUP cause.
+    """The interrupt raised for SIGTERM and SIGHUP.
 
-    After a KeyboardInterrupt within `exec`, as in an import that makes a dataclass, Python exits by SIGINT whatever
-    the exit code (python/cpython: `unhandled_keyboard_interrupt`); this does not apply to subclasses.
+    After a plain KeyboardInterrupt inside `exec`, such as in an import that defines a dataclass, Python ignores the
+    exit code and kills itself with SIGINT (python/cpython: `unhandled_keyboard_interrupt`), but not for subclasses.
     """
 
 
 @dataclass
 class Stop:
-    """The handler of SIGTERM and SIGHUP; `received` is the first of them."""
+    """The handler of SIGTERM and SIGHUP; `received` is the first signal that arrived."""
 
     received: signal.Signals | None = None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Raise Terminated; `workers` end with their parent."""
+        """Raise Terminated; worker processes end with their parent."""
         self.received = self.received or signal.Signals(number)
         raise Terminated
 
 
 def heed() -> None:
-    """Let SIGTERM and SIGHUP stop this process like Ctrl-C, unless its caller, such as nohup, ignores them."""
+    """Let SIGTERM and SIGHUP stop this process like Ctrl-C, unless its caller, such as nohup, set them to ignored."""
     stop = Stop()
     for number in TERMINATION:
         if signal.getsignal(number) is signal.SIG_DFL:
@@ -42,7 +42,7 @@ def heed() -> None:
 
 
 def end_at_once() -> None:
-    """Until `interruptible`, Ctrl-C ends this process at once, with one line: imports have nothing to clean up.
+    """Let Ctrl-C end this process at once, with one line, until `interruptible`: imports have nothing to clean up.
 
     A KeyboardInterrupt in an import is lost if compiled code or a callback of Python's own catches it.
     """
@@ -51,7 +51,7 @@ def end_at_once() -> None:
 
 
 def interruptible() -> None:
-    """From here on, Ctrl-C is a KeyboardInterrupt."""
+    """Let Ctrl-C raise KeyboardInterrupt again."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -81,6 +81,6 @@ def deferred() -> Iterator[None]:
 
 
 def terminated() -> signal.Signals | None:
-    """The SIGTERM or SIGHUP that this process has received; it must exit soon, which Ctrl-C does not demand."""
+    """The SIGTERM or SIGHUP that this process has received; unlike Ctrl-C, it demands a prompt exit."""
     stops = [handler for handler in map(signal.getsignal, TERMINATION) if isinstance(handler, Stop)]
     return stops[0].received if stops else None

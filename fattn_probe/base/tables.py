@@ -1,7 +1,7 @@
 """Tables that fit the terminal: columns side by side if there is room, otherwise each record over several lines.
 
-Nothing is cut off. If a record does not fit on a line, its heading gets a separate line, and each other cell follows
-below, after the name of its column.
+Nothing is cut off. If a record does not fit on a line, its heading gets a separate line, and the other cells follow
+below, each after the name of its column.
 """
 
 import re
@@ -17,20 +17,21 @@ from rich.text import Text
 
 GAP = 3
 GAPS = (3, 2, 1)
-"""Space between the columns of a table; less on a narrow terminal."""
+"""Gaps between columns, the widest first: the first one with which the table fits is used."""
 INDENT = 2
 TEMPLATE_ARGUMENTS = re.compile(r"(?<=\w)<(?=\w)")
 LEAST_PROSE = 24
 """Narrowest width for a sentence."""
+MISSING = ("", "-")  # cells that a record over several lines leaves out
 Word = str | Text
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table: its columns and rows; which columns are numbers, `prose` that may be wrapped, or a record's `heading`.
+    """A table: `numbers` are right-aligned columns, `prose` columns may wrap, `heading` columns name a record.
 
-    The heading is the first column unless it is named. An empty heading continues the record above. `spaced` puts an
-    empty line between rows.
+    The first column is the default heading. An empty heading continues the record above. `spaced` puts an empty line
+    between rows.
     """
 
     columns: tuple[str, ...]
@@ -53,7 +54,7 @@ class Table:
         yield from self._stacked()
 
     def _natural(self) -> list[int]:
-        """The widest line of each column."""
+        """The width of each column's widest line."""
         columns = zip(self.columns, *self.rows, strict=True)
         return [max(cell_len(line) for word in words for line in str(word).split("\n")) for words in columns]
 
@@ -96,8 +97,8 @@ class Table:
             for place, word in words.items():  # paired line by line if name and cell have the same number of lines
                 titles, lines = self.columns[place].split("\n"), word.split("\n")
                 if len(titles) == len(lines):
-                    pairs += [(one, line) for one, line in zip(titles, lines, strict=True) if line]
-                elif word:
+                    pairs += [(one, line) for one, line in zip(titles, lines, strict=True) if line.plain not in MISSING]
+                elif word.plain not in MISSING:
                     pairs.append((" ".join(titles), _joined(word)))
             yield Flow(pairs, indent=INDENT)
 
@@ -142,7 +143,7 @@ class Flow:
 
 
 def labelled(rows: Mapping[str, RenderableType]) -> RichTable:
-    """Rows with a label before each."""
+    """A grid of rows, each after its label."""
     table = RichTable.grid(padding=(0, 2, 0, 0))
     table.add_column(style="dim", min_width=9, no_wrap=True)
     table.add_column(overflow="fold")

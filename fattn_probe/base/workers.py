@@ -1,8 +1,8 @@
 """Parallel work: the only code that starts a command's processes and threads.
 
-A worker is forked from a server that has imported what workers need, and runs tasks one after another. Parent and
-worker share one pipe and no lock, so neither can block on a message that the other has only begun. When the parent
-exits for any reason, so does the worker, which also stops the programs that it has started.
+A worker is forked from a server that has imported what workers need, and runs tasks one after another. A parent
+and its worker share one pipe and no lock, so neither waits for the rest of a message if the other dies. When the
+parent exits for any reason, so does the worker, which also stops the programs that it has started.
 """
 
 import functools
@@ -39,20 +39,20 @@ Task = TypeVar("Task")
 Answer = TypeVar("Answer")
 Tell = Callable[[Any], None]
 Begin = Callable[[Tell], AbstractContextManager[Callable[[Task], Answer]]]
-"""Makes a worker's function, in the worker; the function can send messages to the parent while it works."""
+"""Called in the worker to make its function, which can send messages to the parent while it runs."""
 MOST_DEATHS = 2
-"""The number of workers that one task may crash."""
+"""The number of workers that a task may crash before it is given up."""
 END_SECONDS = 5.0
-"""Seconds until a stopping worker kills itself and its programs; then until the parent does."""
+"""Seconds until a stopping worker kills itself and its programs; after twice as long, the parent kills it."""
 FEW = 3e7
 CONTEXT = multiprocessing.get_context("forkserver")
 LONGEST_TMPDIR = 107 - len("/pymp-12345678/listener-12345678")
-"""The path of a socket has at most 107 characters; multiprocessing makes one from that of $TMPDIR."""
+"""The longest $TMPDIR that works: a socket's path has at most 107 characters, and multiprocessing's lie in there."""
 
 
 @dataclass(frozen=True)
 class Died:
-    """Takes the place of an answer if a task crashed several workers; `how` describes the end of the last one."""
+    """Stands in for the answer of a task that crashed several workers; `how` describes the end of the last one."""
 
     how: str
 
@@ -86,9 +86,9 @@ class _Worker(Generic[Task]):
 class Workers(Generic[Task, Answer]):
     """Up to `number` processes, started when there is work for them, and stopped at the end of the `with` block.
 
-    `told` receives the messages of workers. `threads` is the number of cores for each; if 0, as many workers as there
-    are tasks share this process's cores equally. The files of a worker are in a folder that is removed at the end, even
-    if the worker is killed.
+    `told` receives the messages of workers. `threads` is the number of cores for each; if 0, the workers that can
+    be busy at once share this process's cores equally. Workers keep their temporary files in a folder that is removed
+    at the end, even if a worker is killed.
     """
 
     begin: Begin[Task, Answer]
@@ -111,7 +111,7 @@ class Workers(Generic[Task, Answer]):
         """Yield each task with its answer, as soon as it is known; an exception in a task is raised here.
 
         A task is taken from the iterator when a worker is free, before the caller sees the answers that have arrived;
-        None means that there is no task before the next answer. If a worker dies, a new one runs the task once more.
+        None means that there is no task until the next answer. If a worker dies, a new one runs the task once more.
         Closing the iterator stops the tasks in progress.
         """
         with closing(self.rounds(tasks)) as rounds:
@@ -121,9 +121,9 @@ class Workers(Generic[Task, Answer]):
     def rounds(
         self, tasks: Iterable[Task | None], news: "Connection[Any, Any] | None" = None
     ) -> Generator[list[tuple[Task, Answer | Died]]]:
-        """Yield all answers that have arrived, as a list, and an empty list when `news` can be read.
+        """Yield lists of the answers that have arrived.
 
-        Such news may be that there are new tasks.
+        A message on `news` ends the wait too, perhaps with an empty list, because there may be new tasks.
         """
         source, over = iter(tasks), False
         most = min(self.number, max(1, len(tasks))) if isinstance(tasks, Sized) else self.number
@@ -142,7 +142,7 @@ class Workers(Generic[Task, Answer]):
                 if ready is not None:
                     yield ready
                     ready = None
-                    continue  # the caller may know more tasks now
+                    continue  # the caller may have more tasks by now
                 busy = {worker.connection: worker for worker in self._workers if worker.task is not None}
                 if not busy and (over or news is None):
                     return
@@ -163,14 +163,14 @@ class Workers(Generic[Task, Answer]):
                 ours, theirs = CONTEXT.Pipe()
                 words = (theirs, self.begin, threads, {**os.environ, SHARE: str(threads)}, self._folder)
                 prepare_workers()
-                # At an exit that skips our own clean-up, multiprocessing ends daemons, and waits for other processes.
+                # If an exit skips our own clean-up, multiprocessing terminates daemons, but waits for other processes.
                 process = CONTEXT.Process(target=_serve, args=words, daemon=True)
                 process.start()
                 theirs.close()
                 worker = _Worker(process, ours)
                 self._workers.append(worker)
         worker.task, worker.deaths = task, deaths
-        with suppress(ConnectionError):  # it has died, which will be noticed at the end of its pipe
+        with suppress(ConnectionError):  # it has died: `_heard` will read the end of its pipe
             worker.connection.send(task)
 
     def _heard(self, worker: _Worker[Task], sharing: int) -> Iterator[tuple[Task, Answer | Died]]:
@@ -183,7 +183,7 @@ class Workers(Generic[Task, Answer]):
             if deaths < MOST_DEATHS:
                 self._give(task, sharing, deaths)
             else:
-                yield task, Died(f"it ended {deaths} workers, the last one {how}")
+                yield task, Died(f"it crashed {deaths} workers, the last one {how}")
             return
         if isinstance(said, _Told):
             self.told(said.what)
@@ -208,13 +208,13 @@ class Workers(Generic[Task, Answer]):
 
 
 def prepare_workers(*modules: str) -> None:
-    """Start the server that forks the workers, so that it imports modules in the meantime.
+    """Start the server that forks the workers early, so that it imports the modules while this process goes on.
 
-    The server and its workers inherit blocked signals: a terminal signals every process, but the parent decides.
+    The server and its workers start with blocked signals: a terminal signals every process, but the parent decides.
     """
     if len(os.fsencode(tempfile.gettempdir())) > LONGEST_TMPDIR:
         raise MachineError(
-            f"{tempfile.gettempdir()}: this path of the folder for temporary files is too long for a socket; "
+            f"{tempfile.gettempdir()}: the path of the temporary folder is too long for a socket; "
             f"set TMPDIR to one of at most {LONGEST_TMPDIR} characters"
         )
     if modules:
@@ -260,7 +260,7 @@ def _serve(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
     multiprocessing.current_process().daemon = False  # it may start workers too
     os.environ.clear()
-    os.environ.update(environment)  # the server's were set when it started
+    os.environ.update(environment)  # the server's environment is from when it started
     tempfile.tempdir = folder
     try:
         limit = threadpool_limits(min(threads, blas_threads()), "blas")
@@ -270,13 +270,13 @@ def _serve(
                 while not leave.signal:
                     connection.send_bytes(_reply(function, connection.recv()))
             except (EOFError, OSError):  # the parent has closed its end, perhaps within a message
-                leave.free = False  # before this block ends: there, Python 3.12 can lose the exception of a signal
+                leave.free = False  # before the block exits, where Python 3.12 can lose a handler's exception
     except Terminated:
         sys.exit(128 + leave.signal)
 
 
 def _reply(function: Callable[[Any], Any], task: object) -> bytes:
-    """The answer to a task, or the exception that it raises, for the pipe."""
+    """The answer to a task, or the exception that it raises, pickled for the pipe."""
     try:
         return bytes(ForkingPickler.dumps(function(task)))
     except Exception as error:  # noqa: BLE001 (the boundary of a process)
@@ -284,7 +284,7 @@ def _reply(function: Callable[[Any], Any], task: object) -> bytes:
         try:
             said = ForkingPickler.dumps(_Raised(error, trace))
             ForkingPickler.loads(said)
-        except Exception:  # noqa: BLE001 (whatever such an exception does)
+        except Exception:  # noqa: BLE001 (pickling it can run any code)
             said = ForkingPickler.dumps(_Raised(RuntimeError(f"{type(error).__name__}: {error}"), trace))
         return bytes(said)
 
@@ -292,7 +292,7 @@ def _reply(function: Callable[[Any], Any], task: object) -> bytes:
 def _end_in_time(connection: int, signals: int) -> None:
     """Wait for the parent's exit or for a signal; then stop this worker, and later kill it and its programs."""
     waiting = select.poll()
-    waiting.register(connection, 0)  # only to notice its end: the main thread reads its contents
+    waiting.register(connection, 0)  # only to notice that it closes: the main thread reads it
     waiting.register(signals, select.POLLIN)
     waiting.poll()
     os.kill(os.getpid(), signal.SIGTERM)
@@ -329,10 +329,10 @@ def blas_threads() -> int:
 def spread(function: Callable[[Task], None], tasks: Sequence[Task], *, operations: float = math.inf) -> None:
     """Call a function on every task, in parallel threads with single-threaded BLAS, on all cores that BLAS may use.
 
-    BLAS threads wait for each other after every matrix product, while exp runs on one core; on a busy machine the waits
-    are up to 30 times as long (measured). Independent threads do not wait. Tasks start in order; the first exception is
-    raised when all tasks have finished. If there are few `operations` in total, only this thread is used, because
-    starting threads takes 0.1 ms.
+    BLAS's own threads wait for each other after every matrix product, and run exp on one core only; on a busy machine
+    the waits are up to 30 times as long (measured). Independent threads do not wait. Tasks start in order; the first
+    exception is raised when all tasks have finished. For at most FEW `operations` in total, only the calling thread
+    is used, because starting threads takes 0.1 ms.
     """
     workers = min(blas_threads(), len(tasks)) if operations > FEW else 1
     with _blas().limit(limits=1):

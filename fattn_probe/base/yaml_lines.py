@@ -18,10 +18,10 @@ OTHER_IN_1_2 = re.compile(r"[-+]?(0[0-7_]*[0-7]|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with limits, which reads 1e-5 as a number, as in YAML 1.2.
+    """A SafeLoader with limits on size and depth, which reads 1e-5 as a number, as YAML 1.2 does.
 
-    The composer recurses for each level, so depth is limited before Python's stack overflows; an alias costs nothing
-    here, and is counted when its value is made.
+    The composer recurses once per level, so the limit stops it before Python's stack overflows. An alias costs nothing
+    here; it is counted when its value is constructed.
     """
 
     def __init__(self, text: str) -> None:
@@ -47,7 +47,7 @@ _Loader.add_implicit_resolver(
 
 @dataclass(frozen=True)
 class Mistake:
-    """A mistake that is legal YAML but not allowed by fattn-probe."""
+    """A mistake: valid YAML that fattn-probe does not allow."""
 
     line: int
     text: str
@@ -109,7 +109,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode, key: Key, document: YamlDo
         line = name_node.start_mark.line + 1
         dotted = ".".join(map(str, (*key, name)))
         if name_node.tag == MERGE:
-            said = "merge keys are not read, allowed: each key written out, or a whole value by its alias"
+            said = "merge keys are not supported, allowed: each key written out, or a whole value by its alias"
             document.mistakes.append(Mistake(line, f"{dotted}: {said}"))
             continue
         if name in made:
@@ -122,9 +122,9 @@ def _mapping(loader: _Loader, node: yaml.MappingNode, key: Key, document: YamlDo
 
 
 def _scalar(loader: _Loader, node: yaml.Node, key: Key, document: YamlDocument) -> object:
-    """The value of a scalar, a date as text; yaml.YAMLError for a tag that safe YAML lacks or that does not fit.
+    """The value of a scalar; dates stay text. yaml.YAMLError if safe YAML lacks its tag, or the tag does not fit.
 
-    A number that the two versions of YAML read differently is recorded as a mistake.
+    A number that YAML 1.1 and 1.2 read differently is recorded as a mistake.
     """
     if node.tag == "tag:yaml.org,2002:timestamp":
         return node.value

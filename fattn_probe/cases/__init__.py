@@ -1,4 +1,4 @@
-"""The questions: an op, the scenario it comes from, the GPU it runs on."""
+"""Test cases: an op, the scenario that it comes from, and the GPU that it runs on."""
 
 MOST_REPEATS = 100_000
-"""The largest number of runs of a case that `--repeat` and a suite allow."""
+"""The upper limit on the runs of a case, for `--repeat` and for suites."""

@@ -72,7 +72,7 @@ def compare(
     paths: Annotated[
         list[Path] | None,
         flags.scenario_argument(
-            "Shipped scenarios by name, or files; or, without --on, two captures; "
+            "Shipped scenarios or cases by name, files, or FILE/CASE; or, without --on, two captures; "
             "default for a changed source: the shipped cases most likely to show the change.",
         ),
     ] = None,

@@ -12,8 +12,10 @@ FAULTS = "faults/"
 
 
 def scenario_path(word: str | Path) -> Path:
-    """The scenario file or folder that a command-line word names."""
-    return shipped.find("scenario", word)
+    """The scenario file or folder that a command-line word names, or a case of a file, as `FILE/CASE`."""
+    from fattn_probe.cases.scenario.cases import cases_like  # imports the scenario room, for a given word only
+
+    return shipped.find("scenario", word, cases_like)
 
 
 def suite_path(word: str | Path) -> Path:
@@ -58,12 +60,12 @@ def scenario_argument(text: str, metavar: str = "SCENARIO...") -> ArgumentInfo:
     return found
 
 
-Scenarios = Annotated[list[Path], scenario_argument("Shipped scenarios by name, files, or folders of files.")]
-MaybeScenarios = Annotated[
-    list[Path] | None, scenario_argument("Shipped scenarios by name, files, or folders of files.")
-]
-OneScenario = Annotated[Path, scenario_argument("A shipped scenario by name, or a file.", "SCENARIO")]
-MaybeScenario = Annotated[Path | None, scenario_argument("A shipped scenario by name, or a file.", "SCENARIO")]
+SEVERAL = scenario_argument("Shipped scenarios or cases by name, files, FILE/CASE, or folders.")
+ONE = scenario_argument("A shipped scenario or case by name, a file, or FILE/CASE.", "SCENARIO")
+Scenarios = Annotated[list[Path], SEVERAL]
+MaybeScenarios = Annotated[list[Path] | None, SEVERAL]
+OneScenario = Annotated[Path, ONE]
+MaybeScenario = Annotated[Path | None, ONE]
 SuiteFile = Annotated[
     Path,
     typer.Argument(
@@ -102,7 +104,7 @@ def share(value: float) -> float:
 
 CaseName = Annotated[str, typer.Option("--case", help="The case, if there are several.", metavar="NAME")]
 Devices = Annotated[
-    Path | None, typer.Option("--devices", help="A YAML file that defines your own GPUs (docs/guide/devices.md).")
+    Path | None, typer.Option("--devices", help="A YAML file of your own GPUs: `devices: {mine: {like: h200}}`.")
 ]
 Check = Annotated[bool, typer.Option("--check", help="Simulator: check every memory access of the kernels.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

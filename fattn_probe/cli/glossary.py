@@ -14,9 +14,8 @@ from rich.text import Text
 from fattn_probe.base.console import show
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.tables import Table
+from fattn_probe.cases.shipped import page
 from fattn_probe.cli import flags
-
-TOUR = "docs/guide/tour.md"
 
 
 @dataclass(frozen=True)
@@ -70,6 +69,7 @@ def glossary(
         show([asdict(entry) for entry in entries()], lambda: table, as_json)
         return
     entry = entry_of(" ".join(term))
-    tour = f"\nexplained in {TOUR}, step {entry.step}" if entry.step else ""
-    text = Text.assemble((entry.word, "bold"), f": {entry.meaning}\nshown by: {entry.command}{tour}")
+    guide, command = page("guide"), entry.command.replace("docs/guide", str(page("guide")))
+    tour = f"\nexplained in {guide}/tour.md, step {entry.step}" if entry.step else ""
+    text = Text.assemble((entry.word, "bold"), f": {entry.meaning}\nshown by: {command}{tour}")
     show(asdict(entry), lambda: text, as_json)

@@ -10,7 +10,6 @@ import typer
 from fattn_probe.base.activity import Activity
 from fattn_probe.base.console import NOTES, show
 from fattn_probe.base.errors import InputError
-from fattn_probe.cases import shipped
 from fattn_probe.cases.device import load_devices, parse_target, parse_targets
 from fattn_probe.cases.scenario.cases import one_case
 from fattn_probe.cli import flags, setup
@@ -32,7 +31,7 @@ def reproduce(
     what: Annotated[
         str,
         typer.Argument(
-            help="A scenario by name, a file, or a capture; or the beginning of a run's name in the history.",
+            help="A scenario or a case by name, a file, or a capture; or the beginning of a run's name in the history.",
             metavar="SCENARIO|CAPTURE|RUN",
             autocompletion=flags.complete_scenario,
         ),
@@ -55,8 +54,7 @@ def reproduce(
 ) -> None:
     """Write a reproduction without fattn-probe: a line for upstream's test, a patch to it, or a C++ file."""
     subject = subject_of(what, case, history_file)
-    devices = where.devices or subject.devices
-    known = load_devices(devices)
+    known = load_devices(where.devices)
     folder = out or Path(f"reproduce-{file_name(subject.case.name)}")
     check_folder(folder)
     source = build.source or subject.source or setup.source_in(Path.cwd())
@@ -67,7 +65,7 @@ def reproduce(
         raise InputError("reproduce runs on one target at a time")
     told = [word for name in build.patch for word in ("--patch", name)]
     told += [] if source == DEFAULT_SOURCE else ["--source", source]
-    told += [] if devices is None else ["--devices", str(devices)]
+    told += [] if where.devices is None else ["--devices", str(where.devices)]
     request = ReproduceRequest(
         case=subject.case,
         out=folder,
@@ -94,12 +92,8 @@ def subject_of(what: str, case: str, history_file: Path) -> PastResult:
             raise
         with open_existing(history_file) as history:
             return past_result(history, what, case)
-    return PastResult(one_case(path, case), spelled(path), "", "", ())
-
-
-def spelled(path: Path) -> str:
-    """A scenario on a command line: its name if it is shipped, otherwise its path."""
-    return shipped.name_of("scenario", path) if path.is_relative_to(shipped.folder("scenario")) else str(path)
+    word = f"{what}/{case}" if case and Path(what).is_file() else case or what
+    return PastResult(one_case(path, case), word, "", "", ())
 
 
 def file_name(name: str) -> str:

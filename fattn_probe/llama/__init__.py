@@ -1,1 +1,1 @@
-"""The tree of llama.cpp, and the builds made from it."""
+"""llama.cpp's source tree, and the builds made from it."""

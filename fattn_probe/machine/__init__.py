@@ -1,1 +1,1 @@
-"""Running cases, and inspecting runs with a debugger."""
+"""Run cases, and inspect runs with a debugger."""

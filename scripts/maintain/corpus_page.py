@@ -13,14 +13,14 @@ from maintain.faults import LAUNCH, Tried, killers_of, of_its_vendors, text_of
 HEAD = """\
 # Historic faults that the suites catch
 
-Made by `scripts/detection page`; do not edit. `scripts/detection faults` makes the results
-([detection](../guide/detection.md)), which are in [corpus.jsonl](corpus.jsonl). Each fault is planted in b11549, and
-the cases of a suite that it can change are judged until one detects it, those of the most used kernels first. `shows`
-is the fault's own case, and has a row only if no suite above shows the same result. `by` is the way in which the case
-shows the fault: `check` is a check of bits, kernels or orders; with `launch`, no result failed, but `regress` reports
-changed launches. `cause` is the first cause that the diagnosis of a wrong output names, from
-`fattn_probe/verdict/diagnose/faults.py`; it is right if the fault's header lists it as a label (`none`: no wrong output
-shows the cause, so silence is right). Seconds include compiling.
+Made by `scripts/detection page`; do not edit. The results, made by `scripts/detection faults`
+([detection](../guide/detection.md)), are in [corpus.jsonl](corpus.jsonl). Each fault is planted in b11549, and those
+cases of a suite that it can affect are judged until one detects it, starting with the most used kernels. `shows` is the
+fault's own case; it has a row only if no suite above shows the same result. `by` says how the case shows the fault:
+`check` is a check of bits, kernels or orders; with `launch`, no result failed, but `regress` reports changed launches.
+`cause` is the first cause (from `fattn_probe/verdict/diagnose/faults.py`) that the diagnosis of a wrong output names.
+It is right if it is a label in the fault's header (`none`: no wrong output shows the cause, so silence is right).
+Seconds include compiling.
 """
 MOST = 90  # characters of the reason
 Grade = Literal["right", "silent", "false"]
@@ -37,9 +37,9 @@ def page(corpus: Sequence[HistoricFault], results: Sequence[Tried], suites: Sequ
             further = [item for item in tried if suite != SHOWS or item not in listed]
             listed.update(tried)
             caught = sum(item.caught is not None for item in tried)
-            left = f", {len(known) - len(tried)} not tried by the suite as it is" if len(tried) < len(known) else ""
             launches = sum(item.caught is not None and item.caught.by == LAUNCH for item in tried)
-            left += f", {launches} of them only by changed launches" if launches else ""
+            left = f", {launches} of them only by changed launches" if launches else ""
+            left += f"; {len(known) - len(tried)} not tried by the present suite" if len(tried) < len(known) else ""
             share = f"**{caught} of {len(known)} caught ({100 * caught / len(known):.3g} %)**{left}. "
             table = "\n".join(rows(further, known))
             parts.append(f"## {suite}\n\n{share}{by_value(tried, known)}\n\n{table}\n")
@@ -68,7 +68,7 @@ def by_value(tried: Sequence[Tried], known: Mapping[str, HistoricFault]) -> str:
     grades = [(graded(item, known[item.fault]), known[item.fault].diagnosis) for item in tried]
     every = score(one for one, _ in grades if one is not None)
     shown = score(one for one, label in grades if one is not None and label != (NONE,))
-    return f"By value: {every}." + ("" if shown == every else f" Without the label `none`: {shown}.")
+    return f"Wrong outputs: {every}." + ("" if shown == every else f" Without the label `none`: {shown}.")
 
 
 def graded(item: Tried, fault: HistoricFault) -> Grade | None:

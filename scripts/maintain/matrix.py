@@ -28,10 +28,10 @@ HEAD = """\
 Made by `scripts/nightly matrix`; do not edit. `scripts/nightly devices` makes the results
 ([every night](../guide/nightly.md)).
 
-The suite `{suite}` on every GPU of the catalogue, simulated, with {releases} releases of llama.cpp: {runs} runs,
-{cases} results. A cell has the number of cases that pass; then, if there are any, those that the release does not
-support on that GPU, those that fail by a known defect of llama.cpp, and those that fail or are lost and are **not
-explained**.
+The suite `{suite}` ran on every GPU of the catalogue, simulated, with {releases} releases of llama.cpp: {runs} runs,
+{cases} results. Each cell has the number of cases that pass. After that, it has the numbers (if not 0) of cases that
+the release does not support on that GPU, that fail because of a known defect of llama.cpp, and that fail or are lost
+and are **not explained**.
 """
 
 
@@ -198,8 +198,8 @@ def _releases(found: Iterable[MatrixCell]) -> Iterator[str]:
     at = {cell.source: cell for cell in found if cell.device == ONE_GPU}
     yield "## Every release"
     yield ""
-    yield f"The same suite on `{ONE_GPU}` with every release on the index that carries the attention kernels in their"
-    yield "present form. `scripts/nightly releases` runs a part of them each night."
+    yield f"The same suite on `{ONE_GPU}` with every release on the index that contains the attention kernels in their"
+    yield "present form. `scripts/nightly releases` runs some of these releases each night."
     yield ""
     yield from ("| release | build | uploaded | result | run on |", "| --- | --- | --- | --- | --- |")
     for release in releases():

@@ -15,7 +15,7 @@ from fattn_probe.base.arrays import F32
 from fattn_probe.base.errors import InputError, LostError
 from fattn_probe.base.files import replacing
 from fattn_probe.base.workers import Died
-from fattn_probe.cases.device import Device, load_devices
+from fattn_probe.cases.device import load_devices
 from fattn_probe.cases.device.target import parse_target
 from fattn_probe.cases.scenario import Case, expand, load
 from fattn_probe.daily.regress.suite import cases_of, load_suite
@@ -100,17 +100,12 @@ def read(path: Path) -> KeptOutput:
         raise InputError(f"{path}: no recorded output: {error}") from error
 
 
-def diagnosed_again(
-    recorded: KeptOutput, cases: Mapping[str, Case], devices: Mapping[str, Device] | None = None
-) -> Diagnosis | None:
-    """Diagnose a recorded output of the default source; None if it is correct. InputError if no case has its digest.
-
-    `cases` are keyed by digest; `devices` are those of the catalogue unless given.
-    """
+def diagnosed_again(recorded: KeptOutput, cases: Mapping[str, Case]) -> Diagnosis | None:
+    """Diagnose a recorded output of the default source; None if it is correct. InputError if no case has its digest."""
     case = cases.get(recorded.digest)
     if case is None:
         raise InputError(f"{recorded.fault}: no case with the digest of {recorded.case}")
-    arch = arch_number(arch_of(parse_target(recorded.on, load_devices() if devices is None else devices)))
+    arch = arch_number(arch_of(parse_target(recorded.on, load_devices())))
     with inputs_of(case) as inputs:
         geometry = geometry_of(case.op, parse_launches(recorded.launches), arch)
         expected = expected_of(case, inputs, geometry, arch, "auto", constants=default_constants())
@@ -118,12 +113,6 @@ def diagnosed_again(
         if verdict.deviation is None or not verdict.deviation.wrong.any():
             return None
         return diagnose(Evidence(case, inputs, recorded.dst, verdict.deviation, geometry))
-
-
-def devices_of(suites: Iterable[Path]) -> dict[str, Device]:
-    """The GPUs of the catalogue, and those that suites bring along."""
-    files = {path.parent / entry.devices for path in suites for entry in load_suite(path).parts if entry.devices}
-    return dict(load_devices()) | {id: device for file in sorted(files) for id, device in load_devices(file).items()}
 
 
 def cases_by_digest(suites: Iterable[Path] = ()) -> dict[str, Case]:

@@ -1,6 +1,7 @@
 """Tables in terminals of all widths and in a pipe, and numbers in words."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -67,6 +68,8 @@ def test_only_prose_is_folded():
 def test_lines_of_a_cell_are_named_by_those_of_its_heading():
     table = Table(("case\non", "verdict", "NMSE\nallowed"), (("gqa\nsim:h200", "pass", "1.29e-07\n1e-05"),))
     assert shown(table, width=22) == "gqa, sim:h200\n  verdict pass\n  NMSE 1.29e-07\n  allowed 1e-05\n"
+    stopped = replace(table, rows=(("k-stride\nsim:h200", "fail", "-"),))
+    assert shown(stopped, width=22) == "k-stride, sim:h200\n  verdict fail\n", "no `NMSE allowed -`"
 
 
 words = st.text("ab<,>1 \n", max_size=30).map(str.strip)

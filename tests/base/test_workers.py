@@ -155,7 +155,7 @@ def test_a_worker_that_dies_is_replaced_and_its_task_done_again(tmp_path):
 def test_a_task_that_kills_its_workers_is_given_up():
     with Workers(words, 1) as pool:
         found = dict(answers(pool, ["die:", "x", "y"]))
-    assert found.pop("die:") == Died("it ended 2 workers, the last one killed by SIGKILL")
+    assert found.pop("die:") == Died("it crashed 2 workers, the last one killed by SIGKILL")
     assert [task for task, _ in found.values()] == ["x", "y"]
 
 

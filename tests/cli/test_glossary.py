@@ -8,8 +8,9 @@ from typer.testing import CliRunner
 
 from fattn_probe.base.console import text_of
 from fattn_probe.base.errors import InputError
+from fattn_probe.cases.shipped import page
 from fattn_probe.cli import app
-from fattn_probe.cli.glossary import TOUR, entries, entry_of
+from fattn_probe.cli.glossary import entries, entry_of
 from fattn_probe.daily.inspect import command
 from fattn_probe.daily.inspect.examine import Examined
 from fattn_probe.daily.inspect.inspector import Inspection
@@ -44,7 +45,7 @@ def test_an_entry_is_printed_with_its_command_and_the_step_of_the_tour():
     assert printed("KV", "step").splitlines() == [
         "KV step: `nbatch_fa` KV rows, which a block processes together; a tile has `iter_k` KV steps.",
         "shown by: fattn-probe inspect gqa --on sim:h200",
-        "explained in docs/guide/tour.md, step 4",
+        f"explained in {page('guide/tour.md')}, step 4",
     ]
     assert json.loads(printed("seam", "--json"))["step"] == "4"
     words = [entry["word"] for entry in json.loads(printed("--json"))]
@@ -52,9 +53,9 @@ def test_an_entry_is_printed_with_its_command_and_the_step_of_the_tour():
 
 
 def test_the_steps_that_entries_and_inspect_name_are_in_the_tour():
-    steps = re.findall(r"^## (\d+)\. ", (ROOT / TOUR).read_text(), re.MULTILINE)
+    steps = re.findall(r"^## (\d+)\. ", (ROOT / "docs/guide/tour.md").read_text(), re.MULTILINE)
     assert {entry.step for entry in entries()} - {""} <= {*steps}
     found, lost = (Examined(Inspection("gqa", "sim:h200", result, 0.0)) for result in (made_facts.gqa(), Lost("gone")))
     last = text_of(command.render_examined([found], False), 120).splitlines()[-1]
-    assert last.startswith(f"{TOUR}, step 4, explains this; `fattn-probe glossary TERM`")
-    assert TOUR not in text_of(command.render_examined([lost], False), 120)
+    assert last.startswith(f"{page('guide/tour.md')}, step 4, explains this; `fattn-probe glossary TERM`")
+    assert "tour.md" not in text_of(command.render_examined([lost], False), 120)

@@ -1,4 +1,4 @@
-"""Drawings in a terminal: a unit is a character, and colours are not necessary."""
+"""Drawings in a terminal: a unit is one character, and colours are optional."""
 
 import math
 from itertools import groupby, pairwise

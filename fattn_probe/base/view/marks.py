@@ -14,10 +14,10 @@ from fattn_probe.base.arrays import F64, Bytes, Indices
 
 @dataclass(frozen=True)
 class Look:
-    """The look of some marks.
+    """The appearance of a mark.
 
-    In SVG: `name` is the class, and `css` its declarations, or rules with `@` for the selector; empty if the page
-    already has them. In a terminal: `sign` fills a mark, in rich's `style`; a mark without a sign is not drawn there.
+    In SVG, `name` is the class, and `css` holds its declarations, or rules with `@` for the selector; it is empty if
+    the page already has them. In a terminal, `sign` fills the mark in rich's `style`; if empty, the mark is not drawn.
     `colour` is for pixels and matplotlib.
     """
 
@@ -35,9 +35,9 @@ SOFT = Look("soft", style="dim")
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle with a label if there is room, and a tooltip; `edge` is its first character in a terminal.
+    """A rectangle with a tooltip, and a label if there is room; `edge` is its first character in a terminal.
 
-    With `every`, it repeats to the right at this distance, up to `stop`.
+    If `every` is not 0, the box repeats to the right at that distance, up to `stop`.
     """
 
     x: float
@@ -63,13 +63,13 @@ class Stroke:
 
     @property
     def x(self) -> float:
-        """Its left end."""
+        """The x coordinate of the first point."""
         return self.points[0][0]
 
 
 @dataclass(frozen=True)
 class Words:
-    """A line of text, placed by its top and left end, or with `end` by its right end."""
+    """A line of text; (x, y) is its top left corner, or with `end` its top right corner."""
 
     x: float
     y: float
@@ -99,7 +99,7 @@ class ColourScale:
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """A matrix of values in colours."""
+    """A matrix of values, drawn as coloured cells."""
 
     x: float
     y: float

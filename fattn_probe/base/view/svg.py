@@ -29,8 +29,8 @@ CHARACTER, BASELINE, LOWEST_LABEL = 7, 11, 11
 def svg(drawing: Drawing, *, ids: str = "", fixed: bool = True, stretched: bool = False) -> str:
     """The drawing as an SVG element with its own styles, if its looks have any.
 
-    `ids` makes ids unique on a page with several drawings. Without `fixed`, the page determines the size; if
-    `stretched`, without keeping proportions.
+    The prefix `ids` makes ids unique on a page with several drawings. Without `fixed`, the page determines the size;
+    `stretched` lets the proportions change.
     """
     x, y, width, height = (_n(value) for value in (drawing.x, drawing.y, drawing.width, drawing.height))
     size = f' width="{width}" height="{height}"' if fixed else ""
@@ -74,7 +74,7 @@ def pinned(drawing: Drawing, left: float, *, ids: str = "") -> tuple[str, str]:
 
 
 def _shapes(marks: Iterable[Mark], ids: str) -> Iterator[str]:
-    """Shapes with a tooltip as separate elements, the others as one path for each look; then the labels of boxes."""
+    """Shapes with a tooltip as separate elements, the others merged into one path per look; then the boxes' labels."""
     merged: dict[str, list[str]] = {}
     labels = []
     for mark in marks:
@@ -117,7 +117,7 @@ def _path(mark: Box | Stroke) -> tuple[str, str]:
 
 
 def _other(mark: Mark) -> str:
-    """Text, or a matrix."""
+    """The SVG of a text or of a matrix."""
     if isinstance(mark, Words):
         anchor = ' text-anchor="end"' if mark.end else ""
         return f'<text x="{_n(mark.x)}" y="{_n(mark.y + BASELINE)}"{anchor}>{escape(mark.text)}</text>'

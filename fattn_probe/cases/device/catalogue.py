@@ -29,13 +29,13 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True)
 class CatalogueFile:
-    """A file: its plain data, and the line of each key."""
+    """A device file: its parsed data, and the line of each key."""
 
     path: Path
     parsed: yaml_lines.YamlDocument
 
     def table(self, section: str) -> Entry:
-        """A section of the file, empty if there is none."""
+        """A section of the file; empty if it is missing."""
         return _table(self.parsed.value, section)
 
     def problem(self, key: tuple[str, ...], text: str) -> str:
@@ -53,11 +53,11 @@ def read(path: Path) -> CatalogueFile:
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU in the names of cudaDeviceProp: sizes in bytes, `clockRate` in kHz, `integrated` 0 or 1.
+    """One GPU, with the field names of cudaDeviceProp: sizes in bytes, `clockRate` in kHz, `integrated` 0 or 1.
 
-    `sources` maps a field to the document with its figure (none for fields from a user's file). `gfx` is the name of an
-    AMD GPU's architecture ("gfx90a"), empty for an NVIDIA GPU. `assumed` are figures not known for this GPU: nominal
-    memory, and figures copied from the product that `like` names, except the limits of the architecture.
+    `sources` maps a field to the document that states its value (none for fields from a user's file). `gfx` is an AMD
+    GPU's architecture ("gfx90a"), empty for an NVIDIA GPU. `assumed` names the fields that are not known for this GPU:
+    nominal memory, and values copied from the product that `like` names, unless the architecture fixes them.
     """
 
     id: str
@@ -104,7 +104,7 @@ class Device:
         return "SM" if not self.gfx else "CU" if self.gfx.startswith("gfx9") else "WGP"
 
     def properties(self) -> dict[str, int]:
-        """The integer fields, in cudaDeviceProp's names."""
+        """The integer fields, under cudaDeviceProp's names."""
         return {name: getattr(self, name) for name in FIGURES}
 
     def spec(self) -> str:
@@ -141,29 +141,35 @@ def load_devices(user_file: Path | str | None = None) -> dict[str, Device]:
 
 
 def is_amd(arch: str) -> bool:
-    """Whether an architecture is one of AMD, such as `gfx90a`."""
+    """Whether this is an AMD architecture, such as `gfx90a`."""
     return GFX.fullmatch(arch) is not None
 
 
 def arch_name(arch: str) -> str:
-    """An architecture as its compiler spells it: `sm_89`, `gfx90a`."""
+    """An architecture as its compiler's flags name it: `sm_89`, `gfx90a`."""
     return arch if is_amd(arch) else f"sm_{arch}"
 
 
 def units_of(devices: Iterable[Device | None]) -> str:
-    """The name of the multiprocessors of some GPUs: `SM`, or `SM/CU` for GPUs of both vendors."""
+    """The vendors' word for a multiprocessor of these GPUs: `SM`, or `SM/CU` for GPUs of both vendors."""
     return "/".join(dict.fromkeys("SM" if device is None else device.unit for device in devices))
 
 
 def cc_order(cc: str) -> tuple[bool, float]:
-    """The order of `Device.cc`: compute capabilities, then AMD's architectures, each from old to new."""
+    """Sort key for `Device.cc`: compute capabilities first, then AMD's architectures, each from old to new."""
     return is_amd(cc), int(cc[3:], 16) if is_amd(cc) else float(cc)
 
 
+@cache
+def of_suites() -> Mapping[str, Device]:
+    """The GPUs with few SMs that shipped suites run on, besides the catalogue."""
+    return MappingProxyType(load_devices(Path(__file__).with_name("few-sms.yaml")))
+
+
 def find_device(devices: Mapping[str, Device], identifier: str) -> Device:
-    """One device by its id; InputError with the nearest ids if it is unknown."""
-    if identifier in devices:
-        return devices[identifier]
+    """One device by its id, or one of the shipped suites; InputError with the nearest ids if it is unknown."""
+    if found := devices.get(identifier) or of_suites().get(identifier):
+        return found
     raise InputError(f"no device {identifier!r}{nearest(identifier, devices)}; devices: {', '.join(devices)}")
 
 
@@ -186,7 +192,7 @@ def _table(value: Any, key: str) -> Entry:  # noqa: ANN401 (YAML)
 
 
 def _sources(entry: Entry, titles: Mapping[str, str]) -> dict[str, str]:
-    """For each figure with a source, the title of the document."""
+    """The title of the source document, for each figure that has one."""
     listed = [(document, names) for document, names in _table(entry, "sources").items() if isinstance(names, list)]
     return {str(name): titles[document] for document, names in listed if document in titles for name in names}
 
@@ -223,7 +229,7 @@ def _parse(document: CatalogueFile, known: Mapping[str, Device], limits: Mapping
 
 
 def _problems(document: CatalogueFile, known: Mapping[str, Device]) -> Iterator[str]:
-    """Problems of keys, types, ranges and names, before entries are combined."""
+    """Problems with keys, types, ranges and names, found before entries are combined."""
     if not isinstance(document.parsed.value, dict) or not document.table("devices"):
         yield f"{document.path}:1: devices: missing; a device file is `devices: {{id: {{like: rtx4070, ...}}}}`"
         return
@@ -272,7 +278,7 @@ def _wrong_values(document: CatalogueFile, key: tuple[str, ...], entry: Entry) -
 def _device(
     document: CatalogueFile, identifier: str, entry: Entry, known: Mapping[str, Device], limits_of: dict[str, Entry]
 ) -> Device | str:
-    """A device, or the problem with its entry; its own figures override those of `like` and of its architecture."""
+    """A device, or the problem with its entry; its own figures override those of `like` and of the architecture."""
     key = ("devices", identifier)
     like = entry.get("like")
     base = known.get(str(like))

@@ -1,6 +1,6 @@
-"""The resources of a multiprocessor that each attention kernel needs, and their origin: measured, estimated or assumed.
+"""The registers and memory that each attention kernel needs, and their origin: measured, estimated or assumed.
 
-They are those that ptxas or clang reported in real builds.
+The tables contain what ptxas or clang reported in real builds.
 """
 
 import csv
@@ -17,8 +17,8 @@ from fattn_probe.cases.device.catalogue import is_amd
 
 
 class Method(StrEnum):
-    """The source of figures: ptxas for the architecture, or a GPU's driver; a different compiler; launch bounds; or
-    unknown, because a launch record does not say."""
+    """The source of figures, in this order: ptxas for the architecture, or a GPU's driver; a different compiler; the
+    launch bounds; unknown, because the launch record does not say."""
 
     MEASURED = "measured"
     ESTIMATED = "estimated"
@@ -54,7 +54,7 @@ class Origin:
 
     @property
     def mark(self) -> str:
-        """The short mark of uncertain figures: `assumed`, `b7551`, `estimated b7551`; empty for known ones."""
+        """The short mark for uncertain figures: `assumed`, `b7551`, `estimated b7551`; empty for known ones."""
         return str(self).removeprefix(Method.MEASURED).strip()
 
     @property
@@ -75,7 +75,7 @@ MEASURED, UNKNOWN = Origin(Method.MEASURED), Origin()
 
 
 def parse_origin(text: str) -> Origin:
-    """The origin from the text that `str` gives; InputError for any other text."""
+    """The inverse of `str(origin)`; InputError for any other text."""
     match = SPELLING.fullmatch(text)
     if match is None:
         raise InputError(f"origin {text!r}: not one of {', '.join(Method)}, or one of these and a build, as in b7551")
@@ -83,7 +83,7 @@ def parse_origin(text: str) -> Origin:
 
 
 def legend(origins: Iterable[Origin]) -> list[str]:
-    """A line for each mark that appears among some figures: `(assumed): without the compiler's figures, ...`."""
+    """A line that explains each mark among these origins: `(assumed): without the compiler's figures, ...`."""
     return [f"({origin.mark}): {origin.explained}" for origin in dict.fromkeys(origins) if not origin.known]
 
 
@@ -96,7 +96,7 @@ ESTIMATED = frozenset({"61", "70"})
 
 @dataclass(frozen=True)
 class Resources:
-    """The resources of a kernel: registers per thread, static shared memory and local memory (stack frame) in bytes."""
+    """A kernel's registers per thread, and its static shared memory and local memory (stack frame) in bytes."""
 
     registers: int
     shared: int = 0
@@ -127,9 +127,9 @@ class Figures:
 def figures_of(arch: str, build_number: str, path: Path | None = None, *, released: bool = True) -> dict[str, Figures]:
     """The figures of each kernel for an arch (`89`), from the nearest llama.cpp build that has the kernel.
 
-    They change slowly between builds, so the nearest one is a better estimate than the limit of the launch bounds.
-    Trees without a build number (a folder, a commit) get the newest figures. Figures count as measured only for an
-    unchanged release (`released`), not for a tree that may have been changed. Empty if the table lacks the arch.
+    Figures change slowly between builds, so the nearest build is a better estimate than the launch bounds. Trees
+    without a build number (a folder, a commit) get the newest figures. Figures count as measured only for an unchanged
+    release (`released`), not for a tree that may have been changed. Empty if the table lacks the arch.
     """
     table: dict[int, dict[str, Resources]] = {}
     for item in read_table(path, arch):
@@ -162,11 +162,11 @@ def merge(records: Iterable[Compiled], path: Path | None = None) -> str:
 
 
 def read_table(path: Path | None = None, only: str = "") -> Iterator[Compiled]:
-    """The table of NVIDIA GPUs, or the columns of one arch, which may be an AMD architecture.
+    """The table of NVIDIA GPUs, or only the columns of one arch, which may be an AMD architecture.
 
     It has a row per kernel, and a column per llama.cpp build and arch (`11549/89`) with `registers/shared/local`, or
-    `VGPRs/AGPRs/SGPRs/LDS/scratch/waves`, of which the first, the LDS and the scratch decide how many blocks fit on a
-    compute unit (tests/maintain/test_amd_resources.py).
+    `VGPRs/AGPRs/SGPRs/LDS/scratch/waves` for AMD. VGPRs, LDS and scratch determine how many blocks fit on a compute
+    unit (tests/maintain/test_amd_resources.py).
     """
     source = path or files("fattn_probe.cases.device") / (AMD_TABLE if is_amd(only) else TABLE)
     rows = csv.reader(io.StringIO(source.read_text()))

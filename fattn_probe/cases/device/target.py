@@ -1,4 +1,4 @@
-"""Targets, on which a case runs: `sim:ID`, `gpu`, `gpu:N` or `cpu`."""
+"""Targets, the places where a case runs: `sim:ID`, `gpu`, `gpu:N` or `cpu`."""
 
 import re
 from collections.abc import Mapping
@@ -27,21 +27,21 @@ class Target:
 
     @property
     def backend(self) -> str:
-        """ggml's name of the backend device of this target."""
+        """ggml's name for this target's backend device."""
         if self.engine == "cpu":
             return "CPU"
         return "ROCm0" if self.device is not None and self.device.gfx else "CUDA0"
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment variables that make the first GPU this target."""
+        """The environment variables that make this target the first GPU."""
         if self.engine == "sim" and self.device is not None:
             return {"FATTN_PROBE_DEVICE": self.device.spec()}
         return {"CUDA_VISIBLE_DEVICES": str(self.gpu)} if self.engine == "cuda" else {}
 
 
 def parse_target(text: str, devices: Mapping[str, Device], given: str = "--on") -> Target:
-    """Parse one target; InputError with the allowed ones, and the flag or key that gave it, if it is invalid."""
+    """Parse one target; if it is invalid, InputError with the flag or key (`given`) and the allowed targets."""
     if MUSA.search(text):
         raise InputError(f"{given} {text!r}: MUSA (Moore Threads) is not simulated, only NVIDIA and AMD GPUs")
     kind, colon, rest = text.strip().partition(":")
@@ -75,6 +75,6 @@ def parse_targets(text: str, devices: Mapping[str, Device], given: str = "--on")
 
 
 def picklable(target: Target) -> Target:
-    """The target with its device\'s sources in a plain dictionary, which can be pickled."""
+    """The target with its device's sources in a plain dictionary, so that it can be pickled."""
     device = target.device
     return replace(target, device=replace(device, sources=dict(device.sources)) if device else None)

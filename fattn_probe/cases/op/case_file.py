@@ -1,7 +1,7 @@
-"""The case file: one fully resolved op and its input bytes, as the runner reads it.
+"""The case file, which the runner reads: one fully resolved op and its input bytes.
 
-The files of a folder share memory: equal blocks are stored once, in a separate file. A model's cache changes by a few
-rows from step to step, and all layers of a step have the same mask.
+The files in a folder share data: equal blocks are stored once, in a separate file. From step to step, only a few rows
+of a model's cache change, and all layers of a step have the same mask.
 """
 
 import ctypes
@@ -37,15 +37,15 @@ from fattn_probe.cases.op.gguf_file import (
 from fattn_probe.cases.op.op import TYPE_NAMES
 
 BLOCK = 1 << 14
-"""Bytes of a block: some rows of a cache."""
+"""Bytes in a block: a few rows of a cache."""
 FILE = "blocks"
 
 
 @dataclass
 class QuantBlocks:
-    """The file with a folder's blocks; new blocks are appended.
+    """A folder's file of shared blocks; new blocks are appended.
 
-    The first blocks replace an old file.
+    The first blocks to be added replace the file of an earlier run.
     """
 
     folder: Path
@@ -53,16 +53,16 @@ class QuantBlocks:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The path of the file."""
         return self.folder / FILE
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
+        """The size of the file."""
         return len(self.known) * BLOCK
 
     def add(self, data: Bytes) -> list[int]:
-        """Store bytes (1-D); returns the numbers of their blocks. The last block is padded with zeros."""
+        """Store bytes (1-D), the last block padded with zeros; returns the numbers of their blocks."""
         padded = np.zeros(-(-data.size // BLOCK) * BLOCK, np.uint8)
         padded[: data.size] = data
         numbers, fresh = [], []
@@ -79,12 +79,12 @@ class QuantBlocks:
 
 
 def read_blocks(of: Path, numbers: Sequence[int], size: int) -> Bytes:
-    """The first `size` bytes (1-D) of the blocks with these numbers in the folder of a file that shares them.
+    """The first `size` bytes (1-D) of the blocks with these numbers, from the file of blocks beside `of`.
 
-    InputError if the file of blocks is missing or too short, or if these numbers do not match `size`.
+    InputError if that file is missing or too short, or if the count of numbers does not match `size`.
     """
     if len(numbers) != -(-size // BLOCK) or min(numbers, default=0) < 0:
-        raise InputError(f"{of}: {len(numbers)} numbers of blocks do not store {size} bytes")
+        raise InputError(f"{of}: {len(numbers)} block numbers do not match {size} bytes")
     path = of.parent / FILE
     if not path.is_file():
         raise InputError(f"{of}: a part of it is in {FILE}, a file that all ops of its folder share; it is missing")
@@ -100,14 +100,14 @@ SHARED, PRIVATE, FIXED, ANONYMOUS, NO_RESERVE = 0x01, 0x02, 0x10, 0x20, 0x4000
 
 
 def whole(root: Root, stored: Bytes) -> Bytes:
-    """All bytes of a root, from the stored part; read-only if they repeat."""
+    """All bytes of a root, expanded from the stored part; read-only if they repeat."""
     return stored if root.period is None else repeated(stored, root.nbytes)
 
 
 def repeated(part: Bytes, size: int) -> Bytes:
-    """`size` bytes (1-D, read-only) that repeat a part again and again; the part is whole pages.
+    """`size` bytes (1-D, read-only) that repeat `part`, which consists of whole pages.
 
-    The same pages of memory are mapped again and again. MachineError if the system does not allow it.
+    The same pages of memory are mapped repeatedly. MachineError if the system refuses.
     """
     file = os.memfd_create("fattn-probe")
     try:
@@ -119,7 +119,7 @@ def repeated(part: Bytes, size: int) -> Bytes:
 
 
 class _Pages:
-    """Address space over a file's pages, released with the last array that uses it."""
+    """An address range that maps a file's pages repeatedly; released with the last array that uses it."""
 
     def __init__(self, file: int, period: int, size: int) -> None:
         self._system = ctypes.CDLL(None, use_errno=True)
@@ -146,7 +146,7 @@ class _Pages:
 
 VERSION = 1
 ADDRESSES = 1 << 47
-"""The bytes that a process can address, a limit for the number of elements of a tensor."""
+"""The size of a process's address space in bytes, as a limit on a tensor's number of elements."""
 TENSORS = ("Q", "K", "V", "mask", "sinks")
 
 
@@ -161,15 +161,15 @@ class CaseFile:
 
 
 class Named(Protocol):
-    """The properties of a case that a case file contains."""
+    """The parts of a case that a case file contains."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the case."""
 
     @property
     def digest(self) -> str:
-        """Its digest, see `scenario.Case`."""
+        """The digest of the case, see `scenario.Case`."""
 
     @property
     def op(self) -> Op:
@@ -177,12 +177,12 @@ class Named(Protocol):
 
 
 def write_case(case: Named, inputs: Mapping[str, Bytes], path: Path) -> None:
-    """Write a case file completely or not at all; `inputs` has the bytes of each root, by name."""
+    """Write a case file, completely or not at all; `inputs` maps each root's name to its bytes."""
     write_gguf(path, case_fields(case.name, case.digest, case.op), case_tensors(case.op, inputs))
 
 
 def case_fields(name: str, digest: str, op: Op) -> dict[str, Field]:
-    """The case file's fields."""
+    """The fields of a case file."""
     fields = {
         "fattn.version": u32(VERSION),
         "fattn.case": string(name),
@@ -205,13 +205,13 @@ def case_fields(name: str, digest: str, op: Op) -> dict[str, Field]:
 
 
 def case_tensors(op: Op, inputs: Mapping[str, Bytes]) -> dict[str, TensorData]:
-    """The case file's tensors: the roots, or one period of each repeated root."""
+    """The tensors of a case file: the roots, or one period of each root that repeats."""
     stored = {name: root.stored for name, root in op.roots.items()}
     return {name: TensorData(root.type, root.ne, inputs[name][: root.nbytes]) for name, root in stored.items()}
 
 
 def share(tensors: dict[str, TensorData], blocks: QuantBlocks) -> dict[str, Field]:
-    """Move large tensors to a file of blocks; returns the fields that replace them."""
+    """Move large tensors to the file of blocks; returns the fields that replace them."""
     fields: dict[str, Field] = {}
     for name in [name for name, tensor in tensors.items() if tensor.data.size > BLOCK]:
         tensor = tensors.pop(name)
@@ -222,7 +222,7 @@ def share(tensors: dict[str, TensorData], blocks: QuantBlocks) -> dict[str, Fiel
 
 
 def read_case(path: Path) -> CaseFile:
-    """Read a case file; the bytes are read-only, mapped from the file."""
+    """Read a case file; the bytes are mapped from the file, read-only."""
     return case_of(read_gguf(path))
 
 
@@ -267,7 +267,7 @@ def _ne(file: GgufFile, key: str) -> Ne:
     ne0, ne1, ne2, ne3 = found = file.several(key, int, 4)
     if min(found) < 1 or math.prod(found) >= ADDRESSES:
         raise InputError(
-            f"{file.path}: {key} is {found}, expected sizes of at least 1, of a tensor that can be addressed"
+            f"{file.path}: {key} is {found}, expected sizes of at least 1 and a tensor that fits the address space"
         )
     return ne0, ne1, ne2, ne3
 

@@ -75,11 +75,11 @@ class GgufFile:
 string, f32, i32, u32, u64 = (
     partial(Field, GGUFValueType[name]) for name in ("STRING", "FLOAT32", "INT32", "UINT32", "UINT64")
 )
-"""Fields with one value of the type."""
+"""Constructors of fields with one value of that type."""
 
 
 def array(type: GGUFValueType, values: Sequence[Any]) -> Field:
-    """An array field; GGUF has no empty arrays, so an empty one is left out of the file."""
+    """An array field; GGUF has no empty arrays, so writing leaves an empty one out."""
     return Field(type, list(values), array=True)
 
 
@@ -88,7 +88,7 @@ def ggml_type(name: str) -> GGMLQuantizationType:
     try:
         return GGMLQuantizationType[name.upper()]
     except KeyError as error:
-        raise InputError(f"{name} is not a ggml type that this gguf package knows") from error
+        raise InputError(f"{name} is not a ggml type of the installed gguf package") from error
 
 
 def type_name(type: GGMLQuantizationType) -> str:
@@ -120,7 +120,7 @@ def write_gguf(path: Path, fields: Mapping[str, Field], tensors: Mapping[str, Te
 
 
 def allocate_gguf(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[str, Ne]]) -> dict[str, Bytes]:
-    """Make a file of zero tensors, given by type and `ne`; returns their bytes, mapped from the file and writable."""
+    """Make a file of zero-filled tensors, given by type and `ne`; returns their bytes as writable mappings."""
     places, end = _places(path, fields, roots)
     with writing(path), path.open("r+b") as file:  # reserve the space now: later, a write to a
         os.posix_fallocate(file.fileno(), 0, end)  # full disk would kill the process
@@ -128,7 +128,7 @@ def allocate_gguf(path: Path, fields: Mapping[str, Field], roots: Mapping[str, t
 
 
 def write_hollow(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[str, Ne]]) -> None:
-    """Make a sparse file of zero tensors, which takes up almost no disk space."""
+    """Make a sparse file of zero-filled tensors, which takes up almost no disk space."""
     os.truncate(path, _places(path, fields, roots)[1])
 
 
@@ -147,7 +147,7 @@ def _places(
 
 
 def _header(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[str, Ne]]) -> GGUFWriter:
-    """Write a file without the tensors' bytes; the writer stays open."""
+    """Write a file up to the tensors' bytes; the writer stays open."""
     writer = GGUFWriter(path, ARCHITECTURE)
     for key, field in fields.items():
         if not field.array:
@@ -164,7 +164,7 @@ def _header(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[s
 
 
 MOST_ELEMENTS = 1_000_000
-"""Limit for arrays, keys and tensors: four times the largest vocabulary; each element is a Python object."""
+"""Limit on array elements, keys and tensors: four times the largest vocabulary; each element is a Python object."""
 
 
 BAD_BYTES = (ValueError, IndexError, KeyError, TypeError, OSError, RecursionError)
@@ -172,7 +172,7 @@ BAD_BYTES = (ValueError, IndexError, KeyError, TypeError, OSError, RecursionErro
 
 
 class BoundedReader(GGUFReader):
-    """GGUFReader with limits; the original reads endlessly past the end of a truncated file."""
+    """A GGUFReader with limits; the original does not stop at the end of a truncated file."""
 
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:  # noqa: ANN401
         if raw_type == GGUFValueType.ARRAY:
@@ -187,7 +187,7 @@ class BoundedReader(GGUFReader):
 
     def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:  # noqa: ANN401
         if int(offset) + int(count) * np.dtype(dtype).itemsize > len(self.data):
-            raise IndexError("it ends too early")
+            raise IndexError("unexpected end of file")
         return super()._get(offset, dtype, count, override_order)
 
 
@@ -199,7 +199,7 @@ def _bounded(number: int, what: str) -> int:
 
 @contextmanager
 def reading(path: Path) -> Iterator[BoundedReader]:
-    """A reader of a GGUF file; InputError for one that is truncated or not a GGUF file."""
+    """A reader for a GGUF file; InputError if the file is truncated or not GGUF."""
     check_readable(path, "the GGUF file")
     try:
         yield BoundedReader(path)
@@ -208,7 +208,7 @@ def reading(path: Path) -> Iterator[BoundedReader]:
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Read a file written by this package or its runner; InputError for one that is truncated or not a GGUF file."""
+    """Read a file written by this package or its runner; InputError if it is truncated or not a GGUF file."""
     with reading(path) as reader:
         fields = {name: field.contents() for name, field in reader.fields.items()}
         tensors = {}

@@ -23,7 +23,7 @@ BLOCKS = {
     "q8_0": (32, 34),
     "iq4_nl": (32, 18),
 }
-"""Elements and bytes of a type's block."""
+"""Elements and bytes in a block of each type."""
 
 
 def block_size(name: str) -> int:
@@ -53,7 +53,7 @@ Ne = tuple[int, int, int, int]
 class Root:
     """A contiguous allocation, as ggml_new_tensor_4d makes it; `ne` in ggml order, innermost first.
 
-    With a `period`, it repeats its first `period` bytes, whole rows and whole pages, and only these are stored.
+    With a `period`, only the first `period` bytes (whole rows and whole pages) are stored, and the rest repeats them.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Root:
 
     @property
     def nb(self) -> Ne:
-        """Strides in bytes, ggml order."""
+        """Strides in bytes, in ggml order."""
         row = row_size(self.type, self.ne[0])
         return (type_size(self.type), row, row * self.ne[1], row * self.ne[1] * self.ne[2])
 
@@ -74,7 +74,7 @@ class Root:
 
     @property
     def stored(self) -> "Root":
-        """The part that is stored: all of it, or the rows of one period."""
+        """The part that is stored: the whole allocation, or the rows of one period."""
         return (
             self if self.period is None else Root(self.name, self.type, (self.ne[0], self.period // self.nb[1], 1, 1))
         )
@@ -82,7 +82,7 @@ class Root:
 
 @dataclass(frozen=True)
 class TensorView:
-    """An operand of the op: `ne` and `nb` (bytes) in ggml order, `offset` in bytes into the root of that name."""
+    """An operand of the op: `ne` and `nb` (bytes) in ggml order, `offset` in bytes from the start of the named root."""
 
     name: str
     type: str
@@ -93,13 +93,13 @@ class TensorView:
 
     @property
     def end(self) -> int:
-        """One past the last byte of the root that the view reads."""
+        """The offset in the root of the first byte after the view."""
         last = sum((n - 1) * stride for n, stride in zip(self.ne[1:], self.nb[1:], strict=True))
         return self.offset + last + row_size(self.type, self.ne[0])
 
 
 def element_strides(view: TensorView) -> Ne:
-    """Strides of a view in elements instead of bytes, for types in whole blocks; innermost first."""
+    """Strides of a view in elements instead of bytes, innermost first; for quantised types, whole blocks."""
     block, size = block_size(view.type), type_size(view.type)
     return (1, *(stride // size * block for stride in view.nb[1:]))  # type: ignore[return-value]
 
@@ -132,7 +132,7 @@ class Sizes:
 
     @property
     def flop(self) -> int:
-        """Floating point operations of the two matrix products, as test-backend-ops counts them."""
+        """Floating-point operations of the two matrix products, as test-backend-ops counts them."""
         return 2 * self.n_seq * self.n_head * self.n_q * self.n_kv * (self.hsk + self.hsv)
 
     @property
@@ -165,7 +165,7 @@ class Params:
 
 @dataclass(frozen=True)
 class Op:
-    """A FLASH_ATTN_EXT: its parameters, and by name its operands (Q, K, V, mask, sinks) and their allocations."""
+    """A FLASH_ATTN_EXT op: its parameters, and by name, its operands (Q, K, V, mask, sinks) and their allocations."""
 
     params: Params
     tensors: Mapping[str, TensorView] = field(hash=False)
@@ -199,7 +199,7 @@ class Op:
 
     @cached_property
     def operands(self) -> Mapping[str, TensorView]:
-        """The part of each tensor that attention reads: if the mask is wider than K, only the columns for K's rows."""
+        """The part of each tensor that attention reads: of a mask wider than K, only the columns for K's rows."""
         mask = self.tensors.get("mask")
         if mask is None or mask.ne[0] == self.sizes.n_kv:
             return self.tensors
@@ -207,12 +207,12 @@ class Op:
 
     @property
     def V_is_K_view(self) -> bool:
-        """Whether V is the beginning of K's rows, as in the MLA kernels."""
+        """Whether V is the first part of K's rows, as the MLA kernels require."""
         K, V = self.tensors["K"], self.tensors["V"]
         return (K.root, K.offset, K.nb) == (V.root, V.offset, V.nb)
 
     def to_json(self) -> dict[str, Any]:
-        """The op as plain data, for `from_json` and for digests, whose keys stay the same if a field is renamed."""
+        """The op as plain data, for `from_json` and for digests; keys must not change, even if a field is renamed."""
         views = {
             name: {"type": view.type, "root": view.root, "ne": view.ne, "nb": view.nb, "offset": view.offset}
             for name, view in self.tensors.items()
@@ -225,12 +225,12 @@ class Op:
 
     @cached_property
     def digest(self) -> str:
-        """16 hex digits of the parameters, tensors and roots; the data do not affect the choice of a kernel."""
+        """16 hex digits for the parameters, tensors and roots; the data do not affect the choice of a kernel."""
         return short(json.dumps(self.to_json(), sort_keys=True))
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> "Op":
-        """The op from the data of `to_json`, even after a JSON round trip, which turns tuples into lists."""
+        """The op from the output of `to_json`, even after a JSON round trip, which turns tuples into lists."""
         views = {
             name: TensorView(name, view["type"], view["root"], _four(view["ne"]), _four(view["nb"]), view["offset"])
             for name, view in plain["tensors"].items()
@@ -266,12 +266,12 @@ class Op:
 
 
 def default_scale(hsk: int) -> float:
-    """1/sqrt(hsk), rounded as in the float32 arithmetic of ggml's callers."""
+    """1/sqrt(hsk), rounded like the float32 arithmetic of ggml's callers."""
     return float32(1 / float32(math.sqrt(float32(hsk))))
 
 
 def float32(value: float) -> float:
-    """The nearest float32, as NumPy rounds; NumPy itself takes 0.1 s to import."""
+    """The nearest float32, rounded as in NumPy, but without its import, which takes 0.1 s."""
     return array("f", (value,))[0]
 
 

@@ -1,4 +1,4 @@
-"""The values of a view of memory: its bytes converted from ggml's types; and the logits of products q.k."""
+"""Conversion between bytes of ggml's types and floats, views as arrays, and logits from the products q.k."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ from fattn_probe.cases.op.op import (
 
 SMALLEST_NORMAL_F16, LARGEST_F16 = np.array([2**-14, 65504], np.float32).view(np.uint32) << 1  # without the sign
 
-AT_ONCE = 32768  # elements: `gguf` converts short rows in groups, 20 to 60 times as slowly as one row of this length
+AT_ONCE = 32768  # elements per call of `gguf`, which converts one long row 20 to 60 times as fast as many short ones
 
 
 def gguf_type(name: str) -> GGMLQuantizationType:
@@ -30,10 +30,10 @@ def gguf_type(name: str) -> GGMLQuantizationType:
 
 
 def encode(values: F32, name: str) -> Bytes:
-    """Convert floats to the raw bytes of a ggml type, last axis first; 1-D result. Values out of range become infinite.
+    """Convert floats to the raw bytes (1-D) of a ggml type, in C order; values out of range become infinite.
 
-    Quantisation is done by the `gguf` package, which follows ggml's reference functions. It cannot write iq4_nl; here
-    each value gets the nearest code, with the block's largest value at the end of the table.
+    The `gguf` package quantises as ggml's reference functions do. It cannot write iq4_nl; here each value gets the
+    nearest code, and the scale puts the block's largest value at the end of the table.
     """
     if name == "f32":
         return np.ascontiguousarray(values, dtype=np.float32).reshape(-1).view(np.uint8)
@@ -58,7 +58,7 @@ def encode(values: F32, name: str) -> Bytes:
 
 
 def decode(data: Bytes, name: str) -> F32:
-    """Convert raw bytes of a ggml type to floats, 1-D, in the order of memory."""
+    """Convert raw bytes of a ggml type to floats (1-D), in memory order."""
     if name == "f32":
         return data.view(np.float32)
     if name == "f16":
@@ -71,12 +71,12 @@ def decode(data: Bytes, name: str) -> F32:
 
 
 def rounded(values: F32, name: str) -> F32:
-    """Floats rounded to a ggml type, decode(encode(values)), in the same shape."""
+    """Floats rounded to a ggml type: decode(encode(values)), in the same shape."""
     if name == "f32":
         return values
     if name == "f16":
         # The nearest f16, ties to even, in a quarter of the time of converting to f16 and back.
-        # It works on the bits: add half of the last remaining place, minus one if that place is even, then truncate.
+        # Bitwise: add half of the last place that remains, minus one if that place is even, then truncate.
         # Subnormal numbers and overflows are left to NumPy.
         flat = values.reshape(-1)
         bits = flat.view(np.uint32)
@@ -96,7 +96,7 @@ def rounded(values: F32, name: str) -> F32:
 
 
 def count_non_finite(data: Bytes, name: str) -> int:
-    """The number of NaN or infinite elements in raw bytes; a quantised block's scales apply to all its elements."""
+    """The number of NaN or infinite elements in raw bytes; a non-finite scale counts as all elements of its block."""
     if name == "f32":
         return int((~np.isfinite(data.view(np.float32))).sum())
     if not is_quantized(name):
@@ -118,21 +118,21 @@ def nan_block(name: str) -> Bytes:
 
 
 def strided(flat: npt.NDArray[Any], view: TensorView) -> npt.NDArray[Any]:
-    """A view's elements as a strided window on its root's elements, in NumPy's order (ne[3], ne[2], ne[1], ne[0])."""
+    """A view's elements as a strided window on its root's elements, shape (ne[3], ne[2], ne[1], ne[0])."""
     start = element_offset(view)
     strides = [stride * flat.itemsize for stride in reversed(element_strides(view))]
     return np.lib.stride_tricks.as_strided(flat[start:], view.ne[::-1], strides)
 
 
 def row_bytes(view: TensorView, inputs: Mapping[str, Bytes]) -> Bytes:
-    """The bytes of an operand's rows as a window on its root: (ne[3], ne[2], ne[1], row size)."""
+    """The bytes of an operand's rows as a window on its root, shape (ne[3], ne[2], ne[1], row size)."""
     memory = inputs[view.root][view.offset :]
     size = row_size(view.type, view.ne[0])
     return np.lib.stride_tricks.as_strided(memory, (*view.ne[:0:-1], size), (*view.nb[:0:-1], 1), writeable=False)
 
 
 def cap(logits: F64, softcap: float) -> F64:
-    """Apply softcap * tanh(logits) in place; a softcap of 0 means no softcap."""
+    """Replace logits by softcap * tanh(logits), in place; a softcap of 0 changes nothing."""
     if softcap:
         np.tanh(logits, out=logits)
         logits *= softcap
@@ -140,11 +140,11 @@ def cap(logits: F64, softcap: float) -> F64:
 
 
 def logits_of(products: F64, params: Params, bias: F64 | None = None) -> F64:
-    """The logits that enter the softmax: products q.k scaled, capped, and with a bias, the mask times ALiBi's slope."""
+    """The logits that enter the softmax: products q.k, scaled, capped, plus a bias (the mask times ALiBi's slope)."""
     logits = cap(params.factor * products, params.logit_softcap)
     return logits if bias is None else logits + bias
 
 
 def view_values(view: TensorView, inputs: Mapping[str, Bytes]) -> F64:
-    """The values of an operand, dequantised, in NumPy's order (ne[3], ne[2], ne[1], ne[0])."""
+    """The values of an operand, dequantised, shape (ne[3], ne[2], ne[1], ne[0])."""
     return strided(decode(inputs[view.root], view.type), view).astype(np.float64)

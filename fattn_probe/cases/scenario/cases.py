@@ -1,4 +1,4 @@
-"""The cases of scenario files, of recorded cases, and of folders, each one fully resolved op."""
+"""The cases of scenario files, of recordings and of folders; each case is one fully resolved op."""
 
 import json
 from collections import Counter
@@ -11,6 +11,7 @@ from typing import Any
 from fattn_probe.base.digest import short
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import is_folder
+from fattn_probe.cases import shipped
 from fattn_probe.cases.op import Op, Params, Root, TensorView
 from fattn_probe.cases.op.op import PREC, default_scale, float32
 from fattn_probe.cases.scenario.check import checked, load
@@ -24,7 +25,7 @@ INPUTS_VERSION = 1  # part of every digest; increase it when the bytes of a case
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a case's inputs are made."""
+    """The rules that generate a case's inputs."""
 
     mask: AnyMask
     layout: Layout
@@ -39,7 +40,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Recording:
-    """The case file or capture with a case's inputs; `digest` is the digest in the file."""
+    """The case file or capture that contains a case's inputs; `digest` is the digest in the file."""
 
     path: Path
     digest: str
@@ -64,10 +65,10 @@ class Case:
 
     @property
     def recipe(self) -> Recipe:
-        """How the inputs are made; InputError for a recorded case."""
+        """The rules that generate the inputs; InputError for a recorded case."""
         if isinstance(self.source, Recipe):
             return self.source
-        raise InputError(f"{self.source.path}: a recorded case has its inputs, and no rule that makes them")
+        raise InputError(f"{self.source.path}: a recorded case contains its inputs, not the rules that generate them")
 
     @property
     def recorded(self) -> bool:
@@ -93,7 +94,7 @@ class Case:
             return self.source.digest
         op = self.op
         told: dict[str, Any] = {"type_K": op.type_K, "type_V": op.type_V, "sinks": op.has_sinks}
-        told |= asdict(op.sizes) | asdict(op.params)  # a field that is renamed needs its old key here
+        told |= asdict(op.sizes) | asdict(op.params)  # a renamed field must keep its old key here
         told |= {key: getattr(self.source, key).model_dump(mode="json") for key in ("mask", "layout", "data")}
         periods = {name: root.period for name, root in op.roots.items() if root.period}
         told |= {"periods": periods} if periods else {}
@@ -102,7 +103,7 @@ class Case:
 
     @property
     def mask_shape(self) -> MaskShape:
-        """The sizes and the seed that the mask depends on."""
+        """The sizes and the seed on which the mask depends."""
         sizes, sequences = self.op.sizes, self.op.tensors["mask"].ne[3] if self.op.has_mask else 1
         return MaskShape(sizes.n_kv, sizes.n_q, sequences, self.recipe.seed, self.op.params.n_kv_max)
 
@@ -166,13 +167,24 @@ RECORDED = ".gguf"
 
 
 def read_cases(file: Path) -> list[Case]:
-    """The cases of a scenario, or the recorded case of a `.gguf` file."""
+    """The cases of a scenario, or the recorded case of a `.gguf` file; for `FILE/CASE`, only this case."""
+    if file.parent.is_file():
+        return [one_case(file.parent, file.name)]
     return [recorded_case(file)] if file.suffix == RECORDED else expand(load(file))
 
 
+def cases_like(path: Path) -> dict[str, Path]:
+    """`FILE/CASE` by name: of all cases of the file in `FILE/NAME`, or of the shipped ones that a name may mean."""
+    if path.parent.is_file():
+        return {f"{path.parent}/{case.name}": path.parent / case.name for case in read_cases(path.parent)}
+    files = (*shipped.files("scenario"), *sorted(shipped.folder("suite").glob("*/*.yaml")))
+    like = [file for file in files if f"{path}-".startswith(f"{file.stem}-")]
+    return {case.name: file / case.name for file in like for case in read_cases(file)}
+
+
 def recorded_case(path: Path) -> Case:
-    """The case in a case file or a capture, named after the file; its inputs stay in the file."""
-    from fattn_probe.cases.op.case_file import read_case  # imports gguf, for which a list of scenarios should not wait
+    """The case in a case file or a capture, named after the file; its inputs are read later."""
+    from fattn_probe.cases.op.case_file import read_case  # imports gguf, which listing scenarios does not need
 
     file = read_case(path)
     return Case(
@@ -208,7 +220,7 @@ def cases_of(paths: Sequence[Path]) -> list[Case]:
 
 
 def told_apart(cases: Sequence[Case]) -> list[Case]:
-    """The cases; if files have the same name, as in two captures of models, their folder is added to the name."""
+    """The cases; the names of recordings with equal file names, as for two models, get their folder as a prefix."""
     files = {case.source.path for case in cases if isinstance(case.source, Recording)}
     times = Counter(path.stem for path in files)
     return [
@@ -220,7 +232,7 @@ def told_apart(cases: Sequence[Case]) -> list[Case]:
 
 
 def one_case(path: Path, name: str) -> Case:
-    """The case named `name`, or the only case; else InputError."""
+    """The case named `name`, or the only case if `name` is empty; else InputError."""
     cases = cases_of([path])
     found = [case for case in cases if case.name == name or not name]
     if len(found) != 1:

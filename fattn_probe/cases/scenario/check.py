@@ -1,6 +1,6 @@
-"""Read a scenario file and check it once: its settings, and the op of each of its cases.
+"""Read and check a scenario file: its settings, and the op of each of its cases.
 
-Pydantic's errors become messages: what was found, what is allowed, and the nearest valid name.
+Pydantic's errors become messages that say what was found, what is allowed, and the nearest valid name.
 """
 
 import difflib
@@ -30,7 +30,7 @@ from fattn_probe.cases.scenario.schema import (
 from fattn_probe.cases.scenario.spec import Spec
 
 ENTRY_NAME = r"^[a-z0-9-]*$"
-"""Keys of a suite's entry."""
+"""The pattern of the name of a suite's entry."""
 BOUNDS = {
     "greater_than": ("gt", "more than {}"),
     "greater_than_equal": ("ge", "at least {}"),
@@ -47,7 +47,7 @@ PATTERNS = {
     FACT_NAME: "the name of a variable, such as ntiles_dst",
     DEVICE: "sim:NAME such as sim:h200, gpu, gpu:N, or cpu",
 }
-MOST_BITS = 256  # digits of an integer in a message; Python refuses to print 4300 digits
+MOST_BITS = 256  # the largest integer shown in a message; Python refuses to print more than 4300 digits
 FACTS = "true, false, a number, text, or a list of numbers or of texts"
 MAPPINGS = ("dict_type", "model_type", "model_attributes_type")
 KINDS = {
@@ -62,11 +62,11 @@ KINDS = {
 
 
 def explain(error: ErrorDetails, settings: Any, spec: type[Spec] = Scenario) -> tuple[Key, str]:  # noqa: ANN401 (YAML)
-    """The key (path in the file) of an error in `settings`, which are those of a `spec`, and its message."""
+    """The key (path in the file) and the message of an error in `settings`, which `spec` describes."""
     kind, context = error["type"], error.get("ctx", {})
     key: Key = ()
     value: Any = settings
-    for number, step in enumerate(error["loc"]):  # has tags of unions too, which are not keys in the file
+    for number, step in enumerate(error["loc"]):  # also contains tags of unions, which are not keys in the file
         inside = (isinstance(value, dict) and step in value) or (isinstance(value, list) and isinstance(step, int))
         if inside:
             key, value = (*key, step), value[step]
@@ -91,7 +91,7 @@ def explain(error: ErrorDetails, settings: Any, spec: type[Spec] = Scenario) -> 
         lower = words[:1].lower() + words[1:] if words[1:2].islower() else words
         return key, f"missing, allowed: {lower}" if words else "missing"
     such_as = ""
-    if kind in MAPPINGS and tags:  # a mapping whose `kind` chooses its other keys, such as a mask's
+    if kind in MAPPINGS and tags:  # a mapping whose `kind` determines its other keys, such as a mask
         such_as = f" such as {{kind: {error['input'] if error['input'] in tags else tags[0]}}}"
     allowed = KINDS.get(kind, error["msg"])
     if kind == "literal_error":
@@ -145,9 +145,9 @@ NO_VARIATION = Variation({}, {})
 
 
 def check(settings: object) -> tuple[Scenario | None, list[Refusal]]:
-    """Check a scenario's settings, as plain data, and every case of its matrix.
+    """Check a scenario's settings, given as plain data, and every case of its matrix.
 
-    Returns the scenario with its checked variations, or its mistakes: first the file's own, then those of a case.
+    Returns the scenario with its checked variations, or the mistakes: first the file's own, then those of its cases.
     """
     if not isinstance(settings, dict):
         found = "nothing" if settings is None else repr(settings)[:60]
@@ -173,7 +173,7 @@ def check(settings: object) -> tuple[Scenario | None, list[Refusal]]:
 
 
 def _checked(settings: dict[str, Any], variation: Variation, *, refuse: bool) -> tuple[Scenario | None, list[Refusal]]:
-    """The scenario from some settings, or the schema's objections; `refuse`: and why ggml or the op would reject it."""
+    """The scenario from some settings, or its mistakes; with `refuse`, including those that ggml or the op rejects."""
     try:
         scenario = Scenario.model_validate(settings)
     except ValidationError as error:
@@ -184,7 +184,7 @@ def _checked(settings: dict[str, Any], variation: Variation, *, refuse: bool) ->
 
 
 def _place(key: Key, case: Variation) -> Key:
-    """The key in the file that sets a value: a key of the matrix if a variation sets it."""
+    """The key in the file that sets a value: if a variation sets it, its key in the matrix."""
     for dotted, place in case.places.items():
         parts = tuple(dotted.split("."))
         if key[: len(parts)] == parts:
@@ -195,7 +195,7 @@ def _place(key: Key, case: Variation) -> Key:
 
 
 def checked(settings: object, name: str, prefix: str) -> Scenario:
-    """The scenario of some settings, under a name; InputError names every mistake, each after the prefix."""
+    """The scenario of some settings, with this name; InputError lists every mistake, each after the prefix."""
     scenario, problems = check(settings)
     if scenario is None:
         raise InputError("\n".join(f"{prefix}: {problem}" for problem in problems))
@@ -203,13 +203,13 @@ def checked(settings: object, name: str, prefix: str) -> Scenario:
 
 
 def load(path: Path | str) -> Scenario:
-    """Read and check a scenario file; InputError names every mistake as `path:line: key: found, allowed`."""
+    """Read and check a scenario file; InputError lists every mistake as `path:line: key: found, allowed`."""
     path = Path(path)
     return loads(read_text(path, "the scenario"), str(path)).named(path.stem)
 
 
 def loads(text: str, name: str = "scenario") -> Scenario:
-    """`load` for text; `name` stands for the path in messages."""
+    """`load` from a text; messages show `name` instead of a path."""
     document = parse(text, name)
     found = [(mistake.line, mistake.text) for mistake in document.mistakes]
     scenario, problems = check(document.value)

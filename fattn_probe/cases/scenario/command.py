@@ -29,7 +29,7 @@ Row = dict[str, Any]
 def list_scenarios(folder: Path | None = None) -> list[Row]:
     """The scenarios in a folder, by default the shipped ones: `name`, `path`, `about`, `cases`, `problem`.
 
-    `cases` is their number, `problem` the first mistake in the file, empty if it can be used.
+    `cases` is the number of cases, `problem` the first mistake in the file, empty if there is none.
     """
     if folder is None:
         return [_listing(path) | {"name": shipped.name_of("scenario", path)} for path in shipped.files("scenario")]
@@ -39,9 +39,9 @@ def list_scenarios(folder: Path | None = None) -> list[Row]:
 
 
 def check(paths: Sequence[Path]) -> list[Row]:
-    """Check files, and all files in folders: `path`, the names of the `cases`, the mistakes (`problems`).
+    """Check files, and all files in folders; returns the `path`, the names of the `cases` and the `problems` of each.
 
-    InputError if there is no file.
+    InputError if there are no files.
     """
     files = [file for path in paths for file in (_files(path) if is_folder(path) else [path])]
     if not files:
@@ -57,7 +57,7 @@ def check(paths: Sequence[Path]) -> list[Row]:
 
 
 def new(path: Path) -> Path:
-    """Write a commented file to start from; InputError if the file exists or cannot be written."""
+    """Write a starter file with comments; InputError if the file exists or cannot be written."""
     if path.name in ("", ".."):
         raise InputError(f"{path}: is a folder, allowed: a new file")
     path = path if path.suffix in (".yaml", ".yml") else path.with_name(path.name + ".yaml")
@@ -74,15 +74,15 @@ def new(path: Path) -> Path:
 def from_ops_yaml(text: str) -> str:
     """A scenario file for a case of test-backend-ops; `load` reads it back as the same scenario.
 
-    A comment names the parameters that the case omits, with their defaults.
+    A comment lists the parameters that the case's name omits, with their defaults.
     """
     made = to_yaml(from_ops(text))
     filled = ", ".join(f"{key}={value}" for key, value in defaults_in(text).items())
-    return f"# left out, so test-backend-ops' defaults: {filled}\n{made}" if filled else made
+    return f"# omitted, so test-backend-ops' defaults: {filled}\n{made}" if filled else made
 
 
 def write(made: Sequence[Scenario], folder: Path) -> list[Path]:
-    """Write scenarios to a folder under their names; InputError, and no file, for an existing file or equal names."""
+    """Write scenarios to files named after them; InputError, before any is written, if a file or a name recurs."""
     paths = [folder / f"{scenario.name}.yaml" for scenario in made]
     taken = [path for path in paths if path.exists() or paths.count(path) > 1]
     if taken:
@@ -94,7 +94,7 @@ def write(made: Sequence[Scenario], folder: Path) -> list[Path]:
 
 
 def to_yaml(scenario: Scenario) -> str:
-    """A scenario as the text of a file, with the keys that were set."""
+    """The text of a scenario file, with only the keys that were set."""
     settings = scenario.model_dump(mode="json", exclude_unset=True)
     return yaml.safe_dump(settings, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
 
@@ -122,7 +122,7 @@ def render_list(listings: Sequence[Row]) -> RenderableType:
 
 
 def render_show(cases: Sequence[Case]) -> RenderableType:
-    """Show a scenario's resolved cases, with ne and nb in ggml's order."""
+    """The resolved cases of a scenario, with ne and nb in ggml's order."""
     parts: list[RenderableType] = []
     for case in cases:
         op, rows = case.op, []
@@ -141,7 +141,7 @@ def render_show(cases: Sequence[Case]) -> RenderableType:
 
 
 def render_check(checks: Sequence[Row]) -> RenderableType:
-    """One line for each valid file; for the others, all mistakes."""
+    """One line for each valid file, and all mistakes of the others."""
     lines = []
     for one in checks:
         good = Text(f"{one['path']}: good, {number_of(len(one['cases']), 'case')}", "green")

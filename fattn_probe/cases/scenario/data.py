@@ -1,4 +1,4 @@
-"""The schema of the tensors' distributions; `draw` makes their numbers."""
+"""The schema of the tensors' distributions; `draw` generates the numbers."""
 
 from typing import Annotated, Literal
 
@@ -13,17 +13,17 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 class _Data(Spec):
     seed: Seed | None = None
-    """Seed of this tensor; default: that of the scenario."""
+    """Seed of this tensor; default: the scenario's seed."""
 
 
 class Uniform(_Data):
-    """Uniform in [mean - scale, mean + scale]; the defaults are test-backend-ops' choice."""
+    """Uniform in [mean - scale, mean + scale]; the defaults are test-backend-ops' values."""
 
     kind: Literal["uniform"] = "uniform"
     scale: Positive = 1.0
     """Half the width."""
     mean: Float32 = 0.0
-    """Centre; a V with a mean shows bias that zero-mean data hides."""
+    """Centre; a V with a nonzero mean reveals bias that zero-mean data hides."""
 
 
 class Normal(_Data):
@@ -49,9 +49,9 @@ class Fa3Outliers(_Data):
 
     kind: Literal["fa3_outliers"]
     scale: Positive = 1.0
-    """Factor on everything."""
+    """Factor on every element."""
     mean: Float32 = 0.0
-    """Added to everything."""
+    """Added to every element."""
     outlier: Positive = 10.0
     """Standard deviation of the outliers."""
     probability: float = Field(default=0.001, gt=0, le=1)
@@ -77,7 +77,7 @@ class FarBelowZero(_Data):
 
 
 class Extreme(_Data):
-    """Uniform in [-scale, scale] with a few elements of +-magnitude near the largest f16, so that f16 sums overflow."""
+    """Uniform in [-scale, scale], with a few elements of +-magnitude near the largest f16, so f16 sums overflow."""
 
     kind: Literal["extreme"]
     scale: Positive = 1.0
@@ -103,4 +103,4 @@ class Data(Spec):
     K: QData = Uniform()
     V: VData = Uniform()
     sinks: SinkData = Uniform(scale=10.0)
-    """Default: uniform in [-10, 10], test-backend-ops' choice, so that an ignored sink shows in the output."""
+    """Default: uniform in [-10, 10], as in test-backend-ops, so that an ignored sink shows in the output."""

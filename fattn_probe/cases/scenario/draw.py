@@ -1,6 +1,6 @@
-"""Reproducible random numbers of the tensors' distributions, and the rows of masks.
+"""Reproducible random numbers for the tensors' distributions, and the rows of masks.
 
-Masks are generated in blocks, so that a huge mask exists only in f16.
+Masks are generated in blocks of rows, so that a huge mask never exists in a wider type than f16.
 """
 
 import math
@@ -41,14 +41,14 @@ from fattn_probe.cases.scenario.mask import (
 
 STREAMS = {"Q": 1, "K": 2, "V": 3, "mask": 4, "sinks": 5}
 
-FLOATS_A_STEP = 8  # float32 values per step of Philox, which makes four 64-bit numbers
+FLOATS_A_STEP = 8  # float32 values per step of Philox, which yields four 64-bit numbers
 
 UNUSED = 16  # added to a tensor's stream for the memory outside its view
 
 
 @dataclass(frozen=True)
 class Logits:
-    """The op's scale and head size, which scale a product of Q and K to a logit."""
+    """The op's scale and head size, which relate the elements of Q and K to the logits."""
 
     scale: float
     hsk: int
@@ -65,9 +65,9 @@ class Normals(Protocol):
 
 
 def stream(seed: int, number: int, counter: tuple[int, int] = (0, 0), *, steps: int = 0) -> np.random.Generator:
-    """The random stream of (seed, tensor, two counters): the same on every machine, independent of other streams.
+    """The random stream for (seed, tensor number, two counters): the same on every machine, independent of the others.
 
-    It skips the first `steps` steps of Philox, each of which gives FLOATS_A_STEP uniform float32 values.
+    It skips the first `steps` steps of Philox, each of which yields FLOATS_A_STEP uniform float32 values.
     """
     position = np.array([steps, 0, *counter], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=np.array([seed, number], dtype=np.uint64), counter=position))
@@ -75,9 +75,9 @@ def stream(seed: int, number: int, counter: tuple[int, int] = (0, 0), *, steps: 
 
 @dataclass
 class Window:
-    """A part of each of several runs of `length` uniform numbers, without generating the numbers before it.
+    """Part of each run of `length` uniform numbers, generated without the numbers before it.
 
-    `run` is the next run; the part begins at number `first` of each run. A number is the upper 24 of 32 bits, the same
+    `run` is the next run; the part begins at number `first` of the run. A number is the upper 24 of 32 bits, the same
     as from Generator.random, but faster.
     """
 
@@ -88,7 +88,7 @@ class Window:
     first: int
 
     def random(self, size: tuple[int, ...], dtype: type[np.float32]) -> F32:
-        """The part of the next run, with as many numbers as `size` asks for."""
+        """The part of the next run, as numbers of shape `size`."""
         steps, beside = divmod(self.run * self.length + self.first, FLOATS_A_STEP)
         self.run += 1
         count = math.prod(size)
@@ -100,7 +100,7 @@ class Window:
 
 
 def draw(data: AnyData, name: str, shape: tuple[int, ...], rng: Normals, logits: Logits) -> F32:
-    """Random floats of a tensor's distribution, float32, any shape; a `Window` is enough for the kinds in RUNS."""
+    """Random float32 numbers from a tensor's distribution, in any shape; for kinds in RUNS, `rng` can be a `Window`."""
     match data:
         case Uniform():
             values = rng.random(shape, np.float32)
@@ -132,17 +132,17 @@ def draw(data: AnyData, name: str, shape: tuple[int, ...], rng: Normals, logits:
 
 
 RUNS = {"constant": 0, "uniform": 1, "extreme": 2}
-"""Uniform numbers per element, by kind; other kinds use normal numbers, which need a varying number of steps."""
+"""Uniform numbers per element, by kind; other kinds use normal numbers, which take a varying number of steps."""
 
 SEVERAL_RUNS = {"fa3_outliers"}
 """Kinds that need several passes over a head's elements, so they cannot be generated row by row."""
 
 
-BLOCK = 64  # rows generated at a time; random masks depend on it
+BLOCK = 64  # rows generated at a time; random masks depend on this value
 
 
 def blocks(mask: AnyMask, shape: MaskShape) -> Iterator[tuple[int, int, Halves]]:
-    """(sequence, first row, f16 [rows, n_kv]) for every `BLOCK` rows of a mask."""
+    """(sequence, first row, f16 values (rows, n_kv)) for every `BLOCK` rows of a mask."""
     for sequence in range(shape.n_seq):
         for first in range(0, shape.n_q, BLOCK):
             queries = np.arange(first, min(first + BLOCK, shape.n_q))
@@ -150,7 +150,7 @@ def blocks(mask: AnyMask, shape: MaskShape) -> Iterator[tuple[int, int, Halves]]
 
 
 def some_rows(mask: AnyMask, shape: MaskShape, sequence: int, queries: I64) -> Halves:
-    """The mask rows of some queries, f16 (queries, n_kv), the same as in the whole mask."""
+    """The mask rows of some queries, f16 (queries, n_kv), equal to those of the whole mask."""
     rows = np.empty((len(queries), shape.n_kv), np.float16)
     for number in np.unique(queries // BLOCK):
         inside = np.flatnonzero(queries // BLOCK == number)
@@ -165,7 +165,7 @@ def some_rows(mask: AnyMask, shape: MaskShape, sequence: int, queries: I64) -> H
 def visible(mask: AnyMask, shape: MaskShape, queries: I64) -> tuple[I64, I64]:
     """The first KV row that each query sees, and one past the last; equal if it sees none.
 
-    They are only bounds if KV rows in between are masked at random or belong to another sequence.
+    Rows in between may be masked at random or belong to another sequence; then these are only bounds.
     """
     first, stop = (np.broadcast_to(np.int64(bound), queries.shape) for bound in (0, shape.n_kv))
     match mask:
@@ -189,12 +189,12 @@ def visible(mask: AnyMask, shape: MaskShape, queries: I64) -> tuple[I64, I64]:
 
 
 def _by_blocks(mask: AnyMask) -> bool:
-    """Whether a row can only be generated together with its block, because they share random numbers."""
+    """Whether a row can only be generated with its whole block, because the block's rows share random numbers."""
     return any(map(_by_blocks, mask.of)) if isinstance(mask, Sum) else isinstance(mask, Random | Sparse)
 
 
 def _rows(mask: AnyMask, shape: MaskShape, sequence: int, queries: I64, level: int) -> Halves:
-    """Rows of a mask; `level` numbers the parts of a sum, so that equal kinds draw different numbers."""
+    """Rows of a mask; `level` numbers the parts of a sum, so that parts of the same kind draw different numbers."""
     keys = np.arange(shape.n_kv)
     hidden = np.zeros((len(queries), shape.n_kv), np.bool_)
     match mask:
@@ -268,10 +268,10 @@ def _sparse(mask: Sparse, shape: MaskShape, sequence: int, queries: I64, level: 
 
 
 def mask_rows_read(case: Case, sequence: I64, query: I64) -> tuple[I64, I64]:
-    """The sequence and the query whose mask row is read for a query (arrays).
+    """The sequences and queries (arrays) whose mask rows are read for these sequences and queries.
 
-    These are the same sequence and query, unless the mask repeats. Then row r of a period of n rows has the mask of
-    query r * n_q / n of the first sequence, so that a period is an evenly spaced sample of the whole mask.
+    They are the same, unless the mask repeats. Then row r of a period of n rows has the mask of query r * n_q / n of
+    the first sequence, so that a period is an evenly spaced sample of the whole mask.
     """
     root, view = case.op.roots["mask"], case.op.tensors["mask"]
     if root.period is None:
@@ -282,7 +282,7 @@ def mask_rows_read(case: Case, sequence: I64, query: I64) -> tuple[I64, I64]:
 
 
 def queries_read(case: Case) -> I64:
-    """The queries whose mask rows are in memory, in order."""
+    """The queries whose mask rows are stored in memory, in order."""
     root, n_q = case.op.roots.get("mask"), case.op.sizes.n_q
     if root is None or root.period is None:
         return np.arange(n_q)

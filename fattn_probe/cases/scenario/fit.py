@@ -1,4 +1,4 @@
-"""Fit a scenario's settings to a recorded op, from statistics of what attention reads: distributions, layouts, mask."""
+"""Fit a scenario's distributions, layouts and mask to a recorded op, from statistics of what attention reads."""
 
 import math
 from collections import Counter
@@ -26,19 +26,19 @@ from fattn_probe.cases.scenario.mask import (
 )
 
 MOST_KV, MOST_QUERIES = 4096, 64
-"""The number of KV rows in total, and of queries per sequence, in a sample; evenly spaced."""
+"""Limits on a sample: KV rows in total, and queries per sequence; both evenly spaced."""
 FAR = 4.0
-"""An element this many standard deviations from the mean is far out."""
+"""An element more than this many standard deviations from the mean counts as far."""
 
 
 @dataclass(frozen=True)
 class Spread:
     """The distribution of `count` sampled elements of a tensor.
 
-    `median` is that of |element - mean|. `kurtosis` is 3 for normal and 1.8 for uniform numbers, `far` the share of
-    elements more than FAR standard deviations from the mean. `heads` is the largest standard deviation of a head as a
-    multiple of the smallest, `channels` the root mean square of the channels' means, after subtracting the overall mean
-    and the effect of chance.
+    `median` is the median of |element - mean|. `kurtosis` is 3 for normal and 1.8 for uniform numbers. `far` is the
+    share of elements more than FAR standard deviations from the mean. `heads` is the largest standard deviation of a
+    head as a multiple of the smallest. `channels` is the root mean square of the channels' means, after subtracting
+    the overall mean and the effect of chance.
     """
 
     count: int
@@ -56,9 +56,9 @@ class Spread:
 class Statistics:
     """The spreads of the operands by name, and of the logits before softcap and mask.
 
-    `logit_std` is the standard deviation of unmasked logits within a row, because softmax ignores a common offset.
-    `largest_weight` is the largest softmax weight of a row, averaged over rows; `unseen` the share of KV rows that no
-    query sees.
+    `logit_std` is the standard deviation of a row's unmasked logits; softmax ignores an offset common to the row.
+    `largest_weight` is the largest softmax weight of a row, averaged over rows. `unseen` is the share of KV rows that
+    no query sees.
     """
 
     tensors: Mapping[str, Spread]
@@ -70,9 +70,9 @@ class Statistics:
 
 @dataclass(frozen=True, eq=False)
 class ScenarioSample:
-    """A sample of one sequence: values (heads, rows, elements), and which KV rows each query sees.
+    """A sample of one sequence: values (heads, rows, elements), and the KV rows that each query sees.
 
-    `visible` is (planes, queries, rows); head h reads plane h % planes of the mask.
+    `visible` has shape (planes, queries, rows); head h reads plane h % planes of the mask.
     """
 
     Q: F64
@@ -82,8 +82,8 @@ class ScenarioSample:
 
 
 def statistics_of(op: Op, inputs: Mapping[str, Bytes]) -> Statistics:
-    """The statistics of an op with its bytes."""
-    seen = []  # the KV rows that some query of a sequence sees, in any head; all, if every query is fully masked
+    """The statistics of an op and its input bytes."""
+    seen = []  # the KV rows that any query and head of a sequence sees; all rows if every query is fully masked
     for sequence in range(op.sizes.n_seq):
         every = np.ones(op.sizes.n_kv, np.bool_)
         rows = np.isfinite(mask_of(op, inputs, sequence)).any(axis=(0, 1)) if op.has_mask else every
@@ -97,7 +97,7 @@ def statistics_of(op: Op, inputs: Mapping[str, Bytes]) -> Statistics:
 
 
 def sample_of(op: Op, inputs: Mapping[str, Bytes], sequence: int, seen: Bools) -> ScenarioSample:
-    """Some queries of a sequence, and some of the KV rows that they see."""
+    """A sample of a sequence's queries, and of the KV rows in `seen`."""
     rows = spaced(np.flatnonzero(seen), MOST_KV // op.sizes.n_seq)
     queries = spaced(np.arange(op.sizes.n_q), MOST_QUERIES)
     visible = np.ones((1, queries.size, rows.size), np.bool_)
@@ -109,7 +109,7 @@ def sample_of(op: Op, inputs: Mapping[str, Bytes], sequence: int, seen: Bools) -
 
 
 def mask_of(op: Op, inputs: Mapping[str, Bytes], sequence: int) -> Floats:
-    """The mask of a sequence, (planes, queries, KV rows), without padding; head h reads plane h % planes."""
+    """The mask of a sequence without padding, shape (planes, queries, KV rows); head h reads plane h % planes."""
     view = op.operands["mask"]
     memory = np.ascontiguousarray(row_bytes(view, inputs)[sequence % view.ne[3], :, : op.sizes.n_q])
     return memory.view(np.float16)
@@ -123,13 +123,13 @@ def spaced(places: I64, most: int) -> I64:
 
 
 def values_of(view: TensorView, inputs: Mapping[str, Bytes], sequence: int, rows: I64) -> F64:
-    """Some rows of a sequence, (heads, rows, elements)."""
+    """Some rows of a sequence, shape (heads, rows, elements)."""
     packed = np.ascontiguousarray(row_bytes(view, inputs)[sequence][:, rows])
     return decode(packed.reshape(-1), view.type).reshape(*packed.shape[:2], view.ne[0]).astype(np.float64)
 
 
 def spread(values: F64) -> Spread:
-    """The distribution of values (heads, rows, elements)."""
+    """The spread of values of shape (heads, rows, elements)."""
     with np.errstate(invalid="ignore"):
         mean, std = float(values.mean()), float(values.std())
     if std == 0.0 or not math.isfinite(std):
@@ -151,7 +151,7 @@ def spread(values: F64) -> Spread:
 
 
 def logits_of(op: Op, samples: Sequence[ScenarioSample]) -> tuple[float, float, float]:
-    """Over the rows that see a KV row: RMS of the standard deviations, the largest |logit|, mean of largest weights."""
+    """The RMS of the rows' standard deviations, the largest |logit|, and the mean of the rows' largest weights."""
     rows, softcap = [], op.params.logit_softcap
     for sample in samples:
         for head, Q in enumerate(sample.Q):
@@ -170,19 +170,19 @@ Settings = dict[str, Any]
 FLAT, HEAVY = 2.2, 3.3
 """Elements are uniform if their kurtosis is below the first number, and have outliers if it is above the second."""
 CHANCE = 4.0
-"""Deviations of the kurtosis, in standard errors, that count as chance."""
+"""A deviation of at most this many standard errors counts as chance."""
 MOST_PASTS = 4
-"""The number of positions of the first query to try, the most common first."""
+"""How many positions of the first query to try, the most common first."""
 MOST_SEQUENCES = 16
-"""The largest number of sequences in one cache to try."""
+"""The largest number of sequences in one cache that is tried."""
 LARGEST_F16, MOST_STDS = 65500.0, 6.0
-"""The largest f16, rounded down, and the number of standard deviations that no normal number exceeds."""
+"""The largest f16, rounded down; and how many standard deviations a normal number may reach."""
 SHARES = np.geomspace(1e-4, 0.3, 60)
 DIGITS = 4
 
 
 def data_of(found: Spread) -> Settings:
-    """A distribution with the mean, the standard deviation and the tails of a tensor's elements."""
+    """A distribution with the mean, standard deviation and tails of a tensor's elements."""
     mean = {"mean": rounded(found.mean)} if found.mean else {}
     if found.std == 0.0:
         return {"kind": "constant", "value": rounded(found.mean)}
@@ -204,7 +204,7 @@ def data_of(found: Spread) -> Settings:
 
 
 def extreme(found: Spread) -> Settings:
-    """A few large elements of equal size among small ones, if normal outliers would exceed f16."""
+    """A few large elements of equal size among small ones, for tensors whose normal outliers would exceed f16."""
     share = min(1.0, max(found.far, found.std**2 / LARGEST_F16**2))
     magnitude = min(found.std / math.sqrt(share), LARGEST_F16)
     return {
@@ -216,10 +216,10 @@ def extreme(found: Spread) -> Settings:
 
 
 def outliers(kurtosis: float, far: float) -> tuple[float, float]:
-    """Share and size of outliers with this kurtosis, and about this share of elements far from the mean.
+    """The share p and size s of outliers that give this kurtosis and about this share of elements far from the mean.
 
-    N(0, 1) + N(0, size^2) for a share p has variance 1 + p s^2 and fourth moment 3 (1 + 2 p s^2 + p s^4). That gives s
-    for each p, which exists for p < 3/kurtosis; the tails choose p.
+    N(0, 1), plus N(0, s^2) for a share p, has variance 1 + p s^2 and fourth moment 3 (1 + 2 p s^2 + p s^4). For each
+    p < 3/kurtosis, this gives an s; p is chosen by the tails.
     """
     found = [(share, size_of_outliers(kurtosis, share)) for share in SHARES if 3 / kurtosis > share]
     return min(found, key=lambda pair: abs(math.log((far_share(*pair) + 1e-9) / (far + 1e-9))))
@@ -232,18 +232,18 @@ def size_of_outliers(kurtosis: float, share: float) -> float:
 
 
 def far_share(share: float, size: float) -> float:
-    """The share of these elements that are more than FAR standard deviations from the mean."""
+    """The share of elements more than FAR standard deviations from the mean, for outliers of this share and size."""
     limit = FAR * math.sqrt(1 + share * size**2) / math.sqrt(2)
     return (1 - share) * math.erfc(limit) + share * math.erfc(limit / math.sqrt(1 + size**2))
 
 
 def rounded(value: float) -> float:
-    """A number, rounded to the digits that a file should show."""
+    """A number, rounded to DIGITS significant digits for the file."""
     return float(f"{value:.{DIGITS}g}")
 
 
 def layouts(view: TensorView) -> Iterator[Settings]:
-    """Contiguous memory, and views in the order of the strides."""
+    """Candidate layouts of a view: contiguous memory, then views in both orders of rows and heads."""
     yield {"kind": "contiguous"}
     (_, n_rows, n_heads, n_seq), (_, *strides) = view.ne, view.nb
     for order in ((1, 2, 3), (2, 1, 3)):
@@ -266,7 +266,7 @@ def layouts(view: TensorView) -> Iterator[Settings]:
 
 
 def lies(view: TensorView, settings: Settings) -> bool:
-    """Whether a layout gives a view's offset, and its strides wherever there is more than one."""
+    """Whether a layout gives a view its offset, and its strides in all dimensions larger than 1."""
     if settings.get("pad", 0) < 0:
         return False
     layout = Contiguous() if settings["kind"] == "contiguous" else View.model_validate(settings)
@@ -276,7 +276,7 @@ def lies(view: TensorView, settings: Settings) -> bool:
 
 
 def offset_in_K(op: Op) -> int | None:
-    """The first element of V in K's rows; None if V is not a part of them."""
+    """The index of V's first element in K's rows; None if V is not part of them."""
     K, V = op.tensors["K"], op.tensors["V"]
     beside = V.offset - K.offset
     if K.root != V.root or K.nb != V.nb or not 0 <= beside <= row_size(K.type, K.ne[0]) - row_size(V.type, V.ne[0]):
@@ -285,7 +285,7 @@ def offset_in_K(op: Op) -> int | None:
 
 
 def mask_layout_of(op: Op) -> Settings | None:
-    """A layout of the mask; None if there is none with its shape and its offset."""
+    """The settings of the mask's layout; None if no layout has its shape and offset."""
     view, sizes = op.tensors["mask"], op.sizes
     settings = {
         **({"columns": view.ne[0]} if view.ne[0] != sizes.n_kv else {}),
@@ -298,9 +298,9 @@ def mask_layout_of(op: Op) -> Settings | None:
 
 
 def mask_like(op: Op, inputs: Mapping[str, Bytes]) -> tuple[AnyMask, float, bool]:
-    """The mask of a known kind that matches most recorded entries, in all planes; from a sample of the queries.
+    """The mask of a known kind that matches the most recorded entries, in all planes, for a sample of the queries.
 
-    Also returns the share of equal entries, and whether the recorded mask differs by head.
+    Also returns the share of equal entries, and whether the recorded mask differs between heads.
     """
     queries = spaced(np.arange(op.sizes.n_q), MOST_QUERIES)
     recorded = np.stack([mask_of(op, inputs, s)[:, queries] for s in range(op.tensors["mask"].ne[3])])
@@ -317,7 +317,7 @@ def mask_like(op: Op, inputs: Mapping[str, Bytes]) -> tuple[AnyMask, float, bool
 
 
 def kinds(recorded: Floats, queries: I64, n_kv_max: int) -> Iterator[AnyMask]:
-    """The masks that a recorded one (sequences, queries, KV rows) may be, the simplest first."""
+    """The masks that a recorded mask (sequences, queries, KV rows) may be, the simplest first."""
     seen = np.isfinite(recorded)
     n_seq, _, n_kv = seen.shape
     first, last, most = ends(seen)

@@ -1,4 +1,4 @@
-"""A scenario similar to a recorded op: same shape, types, layout and mask, and random data with similar statistics."""
+"""A scenario similar to a recorded op: the same shape, types, layout and mask; random data with similar statistics."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,12 +34,12 @@ from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Scenario
 
 CLOSE = 0.02
-"""Q is not scaled if the logits' standard deviations differ by less than this."""
+"""Relative difference of the logits' standard deviations below which Q is not rescaled."""
 ROUNDS = 3
 HEADS, CHANNELS = 1.25, 0.1
-"""Differences that are reported: largest / smallest head, and channel means as a share of the elements' size."""
+"""Thresholds for reporting: largest / smallest head, and channel means relative to the standard deviation."""
 UNLIKE, UNLIKE_WEIGHT = 0.1, 0.25
-"""Relative differences of widths and of the largest weights that are reported."""
+"""Relative differences above which standard deviations and largest weights are reported."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class CaptureLikeness:
 
 
 def from_capture(op: Op, inputs: Mapping[str, Bytes], name: str) -> CaptureLikeness:
-    """The scenario similar to a recorded op; Q is scaled so that the logits are as wide as the recorded ones."""
+    """The scenario similar to a recorded op; Q is scaled to match the standard deviation of the recorded logits."""
     recorded = statistics_of(op, inputs)
     missing: list[str] = []
     odd = [tensor for tensor, spread in recorded.tensors.items() if not math.isfinite(spread.std)]
     if odd:
-        raise InputError(f"{name}: {', '.join(odd)} holds NaN or infinities, whose statistics no scenario can have")
+        raise InputError(f"{name}: {', '.join(odd)} holds NaN or infinities, which no scenario can imitate")
     # The scenario as plain data; differences that it cannot express are added to `missing`.
     sizes, params = op.sizes, op.params
     prec = next((name for name, number in PREC.items() if number == params.prec), "f32")
@@ -68,11 +68,11 @@ def from_capture(op: Op, inputs: Mapping[str, Bytes], name: str) -> CaptureLiken
     if op.has_mask:
         like, share, by_head = mask_like(op, inputs)
         if by_head:
-            missing.append("the mask: it differs by head, and a scenario's mask is the same for all heads")
+            missing.append("the mask: it differs between heads, and a scenario's mask is the same for all heads")
         mask = {"kind": like.kind} | like.model_dump(mode="json", exclude_defaults=True)
         if share < 1:
             equal = f"{100 * share:.4g} % of the entries of `{like.kind}`"
-            missing.append(f"the mask: {equal} are the recorded ones")
+            missing.append(f"the mask: {equal} equal the recorded ones")
     optional = {
         "n_seq": (sizes.n_seq, 1),
         "scale": (params.scale, default_scale(sizes.hsk)),
@@ -97,7 +97,7 @@ def from_capture(op: Op, inputs: Mapping[str, Bytes], name: str) -> CaptureLiken
 
 
 def of_file(path: Path) -> CaptureLikeness:
-    """The scenario similar to the op in a capture or a case file, named after the file."""
+    """The scenario similar to the op in a capture or a case file; it is named after the file."""
     file = read_case(path)
     for name, view in file.op.tensors.items():
         if view.end > file.inputs[view.root].size or view.nb[0] != type_size(view.type):
@@ -106,7 +106,7 @@ def of_file(path: Path) -> CaptureLikeness:
 
 
 def layout_settings(op: Op, V_in_K: int | None, missing: list[str]) -> dict[str, Settings]:
-    """The layouts of the operands that are not contiguous."""
+    """The layouts of the non-contiguous operands."""
     found: dict[str, Settings] = {}
     for name in "QK" if V_in_K is not None else "QKV":
         settings = next((it for it in layouts(op.tensors[name]) if lies(op.tensors[name], it)), None)
@@ -126,7 +126,7 @@ def layout_settings(op: Op, V_in_K: int | None, missing: list[str]) -> dict[str,
 
 
 def fitted(settings: Settings, name: str, recorded: Statistics) -> tuple[Scenario, Statistics]:
-    """The scenario whose Q makes the logits as wide as the recorded ones, and its statistics."""
+    """The scenario with Q scaled to match the width of the recorded logits, and its statistics."""
 
     def made_of(scenario: Scenario) -> Statistics:
         case = resolve(scenario, name, name)
@@ -148,14 +148,14 @@ def fitted(settings: Settings, name: str, recorded: Statistics) -> tuple[Scenari
 
 
 def differences(recorded: Statistics, made: Statistics) -> Iterator[str]:
-    """The differences of the generated data, in words."""
+    """The differences between the recorded and the generated data, as messages."""
     for name, spread in recorded.tensors.items():
         own = made.tensors[name]
         if spread.heads > HEADS * own.heads:
-            said = f"the largest is {spread.heads:.3g} times as wide as the smallest; here all are alike"
+            said = f"the widest is {spread.heads:.3g} times as wide as the narrowest; here all have the same width"
             yield f"{name}'s heads: {said}"
         if spread.channels > CHANNELS * spread.std:
-            said = f"{spread.channels:.3g}, root mean square; here all channels are alike"
+            said = f"{spread.channels:.3g}, root mean square; here all channels have the same mean"
             yield f"the means of {name}'s channels: {said}"
         chance = CHANCE / math.sqrt(2 * spread.count)
         if abs(own.std - spread.std) > (UNLIKE + chance) * spread.std:
@@ -169,7 +169,7 @@ def differences(recorded: Statistics, made: Statistics) -> Iterator[str]:
 
 
 def figures(found: CaptureLikeness) -> Iterator[tuple[str, float, float]]:
-    """The statistics by name: recorded, made."""
+    """The name of each statistic, its recorded value, and that of the generated data."""
     for name, spread in found.recorded.tensors.items():
         for figure in ("mean", "std", "largest", "kurtosis"):
             yield f"{name} {figure}", getattr(spread, figure), getattr(found.made.tensors[name], figure)
@@ -178,14 +178,14 @@ def figures(found: CaptureLikeness) -> Iterator[tuple[str, float, float]]:
 
 
 def to_json(found: CaptureLikeness) -> dict[str, Any]:
-    """The data of `--json`: `name`, `scenario`, `figures` by name (`recorded`, `made`) and `missing`."""
+    """The document for `--json`: `name`, `scenario`, `figures` by name (`recorded`, `made`) and `missing`."""
     pairs = {name: {"recorded": a, "made": b} for name, a, b in figures(found)}
     scenario = found.scenario.model_dump(mode="json", exclude_unset=True)
     return {"name": found.scenario.name, "scenario": scenario, "figures": pairs, "missing": list(found.missing)}
 
 
 def render(found: Sequence[CaptureLikeness]) -> RenderableType:
-    """Recorded and generated statistics side by side, and the differences that scenarios cannot express."""
+    """Recorded and generated statistics side by side, and the differences that a scenario cannot express."""
     parts: list[RenderableType] = []
     for one in found:
         rows = tuple((name, f"{recorded:.4g}", f"{made:.4g}") for name, recorded, made in figures(one))

@@ -1,4 +1,4 @@
-"""Convert the name that test-backend-ops gives a FLASH_ATTN_EXT case into a scenario of the same op."""
+"""Convert a FLASH_ATTN_EXT case's name in test-backend-ops into a scenario of the same op."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from fattn_probe.cases.scenario.schema import Scenario
 COMMON = ["hsk", "hsv", "nh", "nr23", "kv", "nb", "mask", "sinks", "max_bias", "logit_softcap", "prec", "permute"]
 OLD = [*COMMON, "type_KV"]
 NEW = [*COMMON, "type_K", "type_V", "kv_view", "v_is_view_of_k", "n_kv_max"]
-# The constructor's own defaults, written as in a case's name.
+# The defaults of test_flash_attn_ext's constructor, written as in a case's name.
 DEFAULTS = {
     "hsk": "128",
     "hsv": "128",
@@ -57,12 +57,12 @@ _VALUES: dict[str, tuple[str, str, Callable[[str], Any]]] = {
     "prec": ("f32|def", "f32 or def", {"f32": "f32", "def": "default"}.__getitem__),
     "permute": (r"\[0,\s*(1,\s*2|2,\s*1),\s*3\]", "[0,1,2,3] or [0,2,1,3]", json.loads),
 }
-"""The parameters: the form of a value, what is allowed in words, and its conversion."""
+"""For each parameter: the pattern of its value, the allowed values in words, and the conversion."""
 
 
 @dataclass(frozen=True)
 class OpsCase:
-    """test_flash_attn_ext's parameters under its own names; those of the old form are translated."""
+    """The parameters of test_flash_attn_ext, under their own names; names of the old form are translated."""
 
     hsk: int
     hsv: int
@@ -85,13 +85,13 @@ class OpsCase:
 
 
 def from_ops(text: str, *, separate_V: bool = False) -> Scenario:
-    """The scenario of a case such as `FLASH_ATTN_EXT(hsk=64,hsv=64,nh=4,...)`; InputError names what is wrong with it.
+    """The scenario of a case such as `FLASH_ATTN_EXT(hsk=64,hsv=64,nh=4,...)`; InputError lists its mistakes.
 
-    As in test_flash_attn_ext::build_graph, K and V are views into an allocation that is twice as large in memory's
-    dimension 1, and sizes are padded to whole blocks. The old form does not say whether V is a view of K: for 576/512
-    it became one between releases 0.2.8 and 0.2.12 of xllamacpp; `separate_V` selects the older form. Omitted
-    parameters have upstream's defaults, see `defaults_in`. Values have the same distributions, but come from a
-    different generator, because upstream's generator has no seed.
+    As in test_flash_attn_ext::build_graph, K and V are views into an allocation that is twice as large in dimension 1
+    of memory, and sizes are padded to whole blocks. The old form of names does not say whether V is a view of K: for
+    576/512 it became one between releases 0.2.8 and 0.2.12 of xllamacpp, and `separate_V` selects the behaviour before
+    that. Omitted parameters have upstream's defaults, see `defaults_in`. Values have the same distributions, but come
+    from a different generator, because upstream's generator has no seed.
     """
     case = parse_ops(text, separate_V=separate_V)
     blocks = ((case.hsk, block_size(case.type_K)), (case.hsv, block_size(case.type_V)))
@@ -164,7 +164,7 @@ def defaults_in(text: str) -> dict[str, str]:
 
 
 def _layout(permute: list[int], heads: int, rows: int, *, view: bool) -> dict[str, Any] | None:
-    """create_permuted: with `view`, dimension 1 of memory (rows, or heads if permuted) is twice as large."""
+    """The layout from create_permuted: with `view`, dimension 1 of memory (rows, or heads if permuted) is doubled."""
     if permute == [0, 1, 2, 3] and not view:
         return None
     layout: dict[str, Any] = {"kind": "view", "permute": permute}

@@ -1,6 +1,6 @@
-"""The inputs of cases, byte by byte, or K and V row by row on access, with the same values.
+"""The inputs of cases: all bytes of a root, or rows of K and V generated on access, with the same values.
 
-A change of the bytes needs a new `cases.INPUTS_VERSION`.
+If a change alters the bytes, increase `cases.INPUTS_VERSION`.
 """
 
 import threading
@@ -31,7 +31,7 @@ from fattn_probe.cases.scenario.layout import View
 
 
 def make_inputs(case: Case) -> dict[str, Bytes]:
-    """The bytes of every root, 1-D uint8, the same for the same case everywhere.
+    """The bytes (1-D uint8) of every root; they depend only on the case.
 
     The op's values depend on shapes, data and seed, not on the layout: moving a tensor in memory moves its values.
     """
@@ -51,9 +51,9 @@ def root_bytes(case: Case, name: str) -> Bytes:
 
 
 def fill_root(case: Case, name: str, memory: Bytes) -> None:
-    """Generate the stored bytes of a root in `memory`, which contains zeros; not for recorded cases.
+    """Generate the stored bytes of a root in zero-filled `memory`, one head at a time if possible.
 
-    One head at a time if possible.
+    Not for recorded cases.
     """
     root, n_kv = case.op.roots[name], case.op.sizes.n_kv
     if name == "mask" and root.period is not None:
@@ -69,7 +69,7 @@ def fill_root(case: Case, name: str, memory: Bytes) -> None:
     elif root.period is None:
         _fill_tensor(case, name, root, memory)
     else:
-        # Rows in the order of memory, whatever the layout.
+        # Rows in memory order, whatever the layout.
         data, seed = case.recipe.data_of(name)
         logits = Logits(case.op.params.scale, case.op.sizes.hsk)
         values = draw(data, name, (root.stored.ne[1], root.stored.ne[0]), stream(seed, STREAMS[name]), logits)
@@ -104,7 +104,7 @@ def _whole_tensor(case: Case, name: str, root: Root, outside: str) -> Bytes:
     for place_ in np.ndindex(values.shape[:2]):
         values[place_] = draw(data, name, values.shape[2:], rng, logits)
     packed = encode(flat.reshape(-1, root.ne[0]), root.type)
-    if outside == "nan":  # every block outside the view
+    if outside == "nan":  # fill every block outside the view
         touched = np.zeros(root.ne[::-1], bool).reshape(-1)
         strided(touched, view)[...] = True
         unused = ~touched.reshape(-1, block_size(root.type)).any(axis=1)
@@ -112,15 +112,15 @@ def _whole_tensor(case: Case, name: str, root: Root, outside: str) -> Bytes:
     return packed
 
 
-AT_ONCE = 2**16  # numbers generated at a time, so that they stay in the cache
+AT_ONCE = 2**16  # numbers generated at a time; few enough to stay in the CPU's cache
 
 
 class GeneratedRows:
-    """The rows of K or V that the op sees, float (rows, head size) by [sequence, head, slice], rounded to their type.
+    """The rows of K or V that the op reads, rounded to their type: [sequence, head, slice] gives (rows, head size).
 
-    Uniform, constant and extreme data can start at any row. Data with normal numbers, which need a varying number of
-    draws, are generated one head at a time, in order; the last `keep` heads stay in memory, and for an earlier head the
-    stream restarts. Threads may share an object.
+    Uniform, constant and extreme data can start at any row. Data with normal numbers, which take a varying number of
+    draws, are generated one head at a time, in order. The last `keep` heads stay in memory; an earlier head restarts
+    the stream. Threads may share an object.
     """
 
     def __init__(self, case: Case, name: str, keep: int = 2) -> None:
@@ -142,7 +142,7 @@ Make = Callable[[int, slice], Floats]
 
 
 def _anywhere(case: Case, name: str) -> Make:
-    """Generate rows, starting anywhere, of a distribution that uses a fixed number of random numbers per element."""
+    """A function that generates any rows, for a distribution with a fixed count of random numbers per element."""
     view = case.op.tensors[name]
     hs, n, *_ = view.ne
     data, seed = case.recipe.data_of(name)
@@ -158,9 +158,9 @@ def _anywhere(case: Case, name: str) -> Make:
 
 
 class _InOrder:
-    """The heads of a tensor, generated one after the other; the last few stay in memory.
+    """The heads of a tensor, generated in order; the last few stay in memory.
 
-    They are stored in their type, except f16, which is stored as rounded float32: five times as fast as NumPy's f16.
+    They are stored in their type, except f16, which is stored as rounded float32: NumPy's f16 is five times as slow.
     """
 
     def __init__(self, case: Case, name: str, keep: int) -> None:

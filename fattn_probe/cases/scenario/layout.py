@@ -1,8 +1,8 @@
-"""The layouts of a scenario, the positions of tensors in memory, and which allocations repeat.
+"""The layouts of a scenario, the positions of tensors in memory, and the period of huge allocations.
 
-A tensor of 10^10 elements is drawn, stored and read in seconds if its memory repeats. An allocation of more than
-REPEATS_ABOVE bytes repeats its first bytes, the period: whole rows of memory and whole pages, times a prime. A power of
-two is never a multiple of it: an offset that lost its upper bits (2^31 or 2^32 bytes or elements) reads other values.
+A tensor of 10^10 elements is generated, stored and read in seconds if its memory repeats. An allocation of more than
+REPEATS_ABOVE bytes therefore repeats a period: a prime number of units, each of whole rows and whole pages. No power of
+two is a multiple of it, so an offset that lost its upper bits (2^31 or 2^32 bytes or elements) reads wrong values.
 """
 
 import math
@@ -31,42 +31,42 @@ class View(Spec):
 
     kind: Literal["view"]
     permute: list[Annotated[int, Field(ge=0, le=3)]] = Field(default=[0, 1, 2, 3], min_length=4, max_length=4)
-    """Position in memory of each dimension of the op; with [0, 2, 1, 3] the heads of a row are adjacent."""
+    """Position in memory of each dimension of the op; with [0, 2, 1, 3], the heads of a row are adjacent."""
     rows: int | None = Field(default=None, ge=1, lt=MOST)
-    """Rows (dimension 1 of the op) of the allocation, such as the KV cache's size; default: `offset` + used rows."""
+    """Rows (dimension 1 of the op) in the allocation, such as the KV cache's size; default: `offset` + rows used."""
     heads: int | None = Field(default=None, ge=1, lt=MOST)
-    """Heads (dimension 2 of the op) of the allocation; default: the used heads."""
+    """Heads (dimension 2 of the op) in the allocation; default: the heads used."""
     offset: int = Field(default=0, ge=0, lt=MOST)
     """First row of the view."""
     pad: int = Field(default=0, ge=0, lt=MOST)
-    """Elements added to each memory row, in whole blocks of the type; with 2 of f32, rows are not 16-byte aligned."""
+    """Elements added to each memory row, in whole blocks of the type; 2 with f32 breaks the rows' 16-byte alignment."""
     outside: Literal["random", "zero", "nan"] = "random"
     """Content of the allocation outside the view: data as in the view, zeros, or NaN, which exposes stray reads."""
 
 
 class ViewOfK(Spec):
-    """V is a part of every row of K, as in models with latent attention (MLA)."""
+    """V is a part of each row of K, as in models with latent attention (MLA)."""
 
     kind: Literal["view_of_K"]
     offset: int = Field(default=0, ge=0, lt=MOST)
-    """First element of V in a row of K. The 576/512 kernels read V at 0, in releases of 2025 at hsk - hsv = 64."""
+    """First element of V in a row of K. The 576/512 kernels read V at 0; in releases of 2025, at hsk - hsv = 64."""
 
 
 class MaskLayout(Spec):
-    """Padding of the mask: rows after those of the queries, all -inf, and columns; ggml requires a contiguous mask."""
+    """Padding of the mask, which ggml requires to be contiguous: columns, and rows of -inf after the queries' rows."""
 
     columns: int | None = Field(default=None, ge=1, lt=MOST)
-    """Entries of a row; n_kv unless given. Those after K's rows are 0, so the mask scan takes them for visible."""
+    """Entries in a row; default: n_kv. Entries after K's rows are 0, so the mask scan treats them as visible."""
     pad: int = Field(default=1, ge=1, lt=MOST)
-    """Rows are padded to a multiple of this; llama.cpp formerly used 64 (GGML_KQ_MASK_PAD), now 1."""
+    """The number of rows is padded to a multiple of this; llama.cpp formerly used 64 (GGML_KQ_MASK_PAD), now 1."""
     offset: int = Field(default=0, ge=0, lt=MOST)
-    """Rows of the allocation before the mask."""
+    """Rows in the allocation before the mask."""
     per_sequence: bool = True
-    """Whether each sequence has its own mask; else one mask is broadcast to all."""
+    """Whether each sequence has its own mask; otherwise one mask is broadcast to all."""
 
     @model_serializer(mode="wrap")
     def _without_default_columns(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave `columns` out if it is not given, so that cases from before it existed keep their digest."""
+        """Leave `columns` out if it is not given, so that cases older than this key keep their digests."""
         return {name: value for name, value in write(self).items() if name != "columns" or value is not None}
 
 
@@ -97,7 +97,7 @@ def place(name: str, type_: str, ne: Ne, layout: Contiguous | View) -> tuple[Roo
 
 
 def view_of_K(K: TensorView, hsv: int, layout: ViewOfK) -> TensorView:
-    """V as `hsv` elements of each row of K."""
+    """The view of V: `hsv` elements of each row of K."""
     return TensorView("V", K.type, K.root, (hsv, *K.ne[1:]), K.nb, K.offset + row_size(K.type, layout.offset))
 
 
@@ -120,7 +120,7 @@ PAGE = 4096
 
 
 def repeating(root: Root) -> Root:
-    """The root with its period, if it is so large that it repeats."""
+    """The root, with a period if it is large enough to repeat."""
     if root.nbytes <= REPEATS_ABOVE:
         return root
     unit = math.lcm(root.nb[1], PAGE)

@@ -1,4 +1,4 @@
-"""The schema of masks; `mask_rows` makes their rows."""
+"""The schema of masks; `draw` generates their rows."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -12,7 +12,7 @@ Count = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class NoMask(Spec):
-    """The op gets no mask tensor."""
+    """The op has no mask tensor."""
 
     kind: Literal["none"] = "none"
 
@@ -29,7 +29,7 @@ class Causal(_Past):
 
 
 class SlidingWindow(_Past):
-    """0 on the `window` positions up to a query's own, -inf elsewhere."""
+    """0 at the `window` positions up to and including a query's own, -inf elsewhere."""
 
     kind: Literal["sliding_window"]
     window: int = Field(ge=1)
@@ -45,7 +45,7 @@ class Sequences(Spec):
     interleaved: bool = False
     """Whether the sequences' KV rows alternate instead of being contiguous."""
     causal: bool = True
-    """Whether the mask is causal within a sequence, whose last query sees all of it."""
+    """Whether the mask is causal within each sequence; the last query of a sequence sees all its KV rows."""
 
 
 class Blocks(Spec):
@@ -61,7 +61,7 @@ class Blocks(Spec):
 
 
 class MaskedTiles(Spec):
-    """-inf for every query on the first and last KV rows, 0 between: whole tiles that a kernel may skip."""
+    """-inf for every query on the first and last KV rows, 0 in between: whole tiles that a kernel may skip."""
 
     kind: Literal["masked_tiles"]
     leading: Count = 0
@@ -87,7 +87,7 @@ class Random(Spec):
     scale: Positive = 1.0
     """Half the width of the finite values."""
     blocks: float = Field(default=0.2, ge=0, le=1)
-    """Share of the mask's area that the blocks cover."""
+    """Total area of the blocks, relative to the mask's area."""
 
 
 class Alibi(_Past):
@@ -136,12 +136,12 @@ class MaskShape:
 
 
 def sees_something(mask: AnyMask) -> bool:
-    """Whether every query with a nonempty `visible` range sees a KV row."""
+    """Whether every query with a nonempty range from `draw.visible` sees at least one KV row."""
     return isinstance(mask, NoMask | Causal | SlidingWindow | MaskedTiles | MaskedRows | Sparse)
 
 
 def max_finite(mask: AnyMask, shape: MaskShape) -> int:
-    """An upper bound on the finite entries of a row; `n_kv_max` must be at least this."""
+    """An upper bound on the finite entries in a row, and so the least valid `n_kv_max`."""
     match mask:
         case SlidingWindow():
             bound = mask.window
@@ -161,5 +161,5 @@ def max_finite(mask: AnyMask, shape: MaskShape) -> int:
 
 
 def past_of(mask: _Past, shape: MaskShape) -> int:
-    """The KV rows before the first query's position."""
+    """The number of KV rows before the first query's position."""
     return max(0, shape.n_kv - shape.n_q) if mask.past is None else mask.past

@@ -1,4 +1,4 @@
-"""Why ggml or the op would reject a scenario: the assertions of ggml_flash_attn_ext and of the code that runs it."""
+"""The reasons why ggml or the op would reject a scenario: the assertions of ggml_flash_attn_ext and of its backends."""
 
 import math
 from collections.abc import Iterator
@@ -68,7 +68,7 @@ def _sizes(op: Scenario) -> Iterator[Refusal]:
 
 
 def _overflow(op: Scenario) -> Iterator[Refusal]:
-    """Check that K and V in f16, or with f16 scales, do not overflow to infinity."""
+    """Check that K and V do not overflow to infinity in f16, or in a type with f16 scales."""
     for name, type_ in (("K", op.type_K), ("V", op.type_V or op.type_K)):
         data = getattr(op.data, name)
         key, largest = "value", 0.0
@@ -173,9 +173,9 @@ def _data(op: Scenario) -> Iterator[Refusal]:
 
 
 def _memory(op: Scenario) -> Iterator[Refusal]:
-    """Check the sizes of allocations as if all types were f32.
+    """Check the sizes of allocations, as if all types were f32.
 
-    An allocation that repeats cannot have special contents outside its view.
+    Outside its view, an allocation that repeats can only hold random data.
     """
     hsv, n_head_kv = op.hsv or op.hsk, op.n_head_kv or op.n_head
     biggest = 4 * op.n_seq * max(op.n_kv, op.n_q) * op.n_head * max(op.hsk, hsv)
@@ -196,11 +196,8 @@ def _memory(op: Scenario) -> Iterator[Refusal]:
             sizes[name] = 4 * op.n_seq * (ne[0] + view.pad) * allocated
             root, _ = place(name, type_, ne, view)
             if view.outside != "random" and repeating(root).period is not None:
-                reason = (
-                    f"{view.outside}, but an allocation of {root.nbytes / 2**30:.1f} GiB repeats its first rows "
-                    "(docs/reference/scenario.md), allowed: random"
-                )
-                yield Refusal(("layout", name, "outside"), reason)
+                reason = f"{view.outside}, but an allocation of {root.nbytes / 2**30:.1f} GiB repeats its first rows"
+                yield Refusal(("layout", name, "outside"), f"{reason}, allowed: random")
     for name, size in sizes.items():
         if size > MAX_BYTES:
             yield Refusal(("layout", name), f"an allocation of {size / 2**40:.1f} TiB, allowed: up to 1 TiB")

@@ -1,4 +1,4 @@
-"""Schema v1 of a scenario file: one FLASH_ATTN_EXT op, and a matrix of its variations."""
+"""Version 1 of the schema of scenario files: one FLASH_ATTN_EXT op, and a matrix of its variations."""
 
 import copy
 import itertools
@@ -24,7 +24,7 @@ NAME = re.compile(r"[A-Za-z0-9._+-]{1,60}")
 class Variation:
     """One case of a matrix: its values by dotted key, and the paths in the file that set them.
 
-    `name` replaces the values in the case's name.
+    If `name` is given, it replaces the values in the case's name.
     """
 
     values: dict[str, Any]
@@ -45,7 +45,7 @@ def variations(matrix: dict[str, Any]) -> list[Variation]:
         if keys or not include
     ]
     for number, values in enumerate(map(dict, include)):
-        # A name that is not a plain word stays among the keys, so that the schema refuses it.
+        # A name that is not a plain word stays among the keys, so that the schema rejects it.
         name = values.get("name", "")
         plain = isinstance(name, str) and NAME.fullmatch(name) and len(values) > 1
         if plain:
@@ -64,9 +64,9 @@ def count_cases(matrix: dict[str, Any]) -> int:
 
 
 def apply_variation(base: dict[str, Any], variation: Variation) -> dict[str, Any]:
-    """A copy of a scenario's mapping with a variation's keys set, and missing mappings created.
+    """A copy of a scenario's mapping with a variation's keys set; missing mappings are created.
 
-    If the base does not mention a tensor's data, they are uniform, as without a matrix.
+    If the base does not mention a tensor's data, its kind is uniform, as without a matrix.
     """
     settings = copy.deepcopy({key: value for key, value in base.items() if key != "matrix"})
     for dotted, value in variation.values.items():
@@ -81,11 +81,11 @@ def apply_variation(base: dict[str, Any], variation: Variation) -> dict[str, Any
 
 
 def case_names(stem: str, cases: list[Variation]) -> list[str]:
-    """A name for each case from the stem and the varied values: stable, unique, safe for file names and shells."""
+    """A name for each case, made of the stem and the varied values: stable, unique, safe in file names and shells."""
     every = {key for case in cases for key in case.values}
     last = [key.rpartition(".")[2] for key in every]
     keys = {key: short if last.count(short := key.rpartition(".")[2]) == 1 else key for key in every}
-    texts: dict[str, dict[str, str]] = {}  # of each value, by its repr; a mapping's kind is enough if it is unique
+    texts: dict[str, dict[str, str]] = {}  # by the value's repr; a mapping's kind is enough if it is unique
     for key in keys:
         values = {repr(case.values[key]): case.values[key] for case in cases if key in case.values}
         kinds = [one["kind"] for one in values.values() if isinstance(one, dict) and "kind" in one]
@@ -128,9 +128,9 @@ class Tolerance(Spec):
     """The errors that `compare` accepts."""
 
     nmse: float = Field(default=5e-4, gt=0)
-    """Normalised mean square error against float64, sum((out-ref)^2)/sum(ref^2); test-backend-ops allows 5e-4."""
+    """Normalised mean square error against float64: sum((out-ref)^2)/sum(ref^2); test-backend-ops allows 5e-4."""
     max_abs: float | None = Field(default=None, gt=0)
-    """Largest absolute error of an element; default: any."""
+    """Largest absolute error of an element; default: no limit."""
 
 
 class TracePlace(Spec):
@@ -143,18 +143,18 @@ class TracePlace(Spec):
     lane: Annotated[int, Field(ge=0, lt=32)] | None = None
     """Thread of the warp; default: all 32."""
     kb0: Index | None = None
-    """KV step to inspect; default: all that the block does."""
+    """KV step to inspect; default: all KV steps of the block."""
 
 
 class Inspect(Spec):
-    """The values that `inspect` shows in addition to tensors, choice, launch and blocks."""
+    """The values that `inspect` shows in addition to the tensors, the kernel's choice, the launch and the blocks."""
 
     trace: TracePlace | None = None
     """A warp to follow step by step; default: none."""
 
 
 class Matrix(Spec):
-    """Variations: all combinations of the lists under dotted keys (`n_kv`, `data.V.mean`), plus those of `include`."""
+    """Variations: all combinations of the lists under dotted keys (`n_kv`, `data.V.mean`), plus those in `include`."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Annotated[list[Any], Field(min_length=1)]]
@@ -196,13 +196,13 @@ class Scenario(Spec):
     prec: Literal["default", "f32"] = "f32"
     """Requested precision; llama.cpp requests f32 for every attention op."""
     n_kv_max: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Bound on the finite mask entries of a row, which lets kernels gather them (op param since 2026); 0 is off."""
+    """Bound on the finite mask entries in a row, which lets kernels gather them (op parameter since 2026); 0 is off."""
     sinks: bool = False
     """Whether the op gets attention sinks."""
     mask: Mask = NoMask()
     """The mask."""
     layout: Layout = Layout()
-    """Where the operands lie in memory."""
+    """The operands' layout in memory."""
     data: Data = Data()
     """The contents of the operands."""
     seed: Seed = 0
@@ -210,9 +210,9 @@ class Scenario(Spec):
     tolerance: Tolerance = Tolerance()
     """The errors that `compare` accepts."""
     inspect: Inspect = Inspect()
-    """The warp that `inspect` follows."""
+    """Settings of `inspect`, such as the warp to follow."""
     expect: dict[Annotated[str, Field(pattern=FACT_NAME)], Fact] = Field(default={})
-    """Expected values of facts, by the source's own variable names, such as `ntiles_dst: 2`."""
+    """Expected values of facts, by the variable's name in llama.cpp, such as `ntiles_dst: 2`."""
     device: str | None = Field(default=None, pattern=DEVICE)
     """Target without `--on`: `sim:NAME` (a simulated GPU), `gpu` or `cpu`; default: this machine's GPU if it has one,
     else `sim:h200`."""
@@ -223,7 +223,7 @@ class Scenario(Spec):
 
     @property
     def name(self) -> str:
-        """The file's stem, from which the cases take their names."""
+        """The file's stem, with which the names of its cases begin."""
         return self._name
 
     @property
@@ -238,7 +238,7 @@ class Scenario(Spec):
         return copy
 
     def named(self, name: str) -> "Scenario":
-        """The same scenario under a name."""
+        """The same scenario with a new name."""
         copy = self.model_copy()
         copy._name = name
         return copy

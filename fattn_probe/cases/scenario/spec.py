@@ -11,12 +11,12 @@ from pydantic_core import CoreSchema
 
 
 class Spec(BaseModel):
-    """A part of a scenario file: no unknown keys, no silent conversions, immutable."""
+    """A part of a scenario file: immutable, without unknown keys or silent conversions."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
 
     def model_post_init(self, context: object) -> None:
-        """Mark `kind` as set, so that a dump of the set fields includes it; unions need it."""
+        """Mark `kind` as set, so that a dump of the set fields includes it, as unions require."""
         if "kind" in type(self).model_fields:
             self.model_fields_set.add("kind")
 
@@ -24,7 +24,7 @@ class Spec(BaseModel):
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """The JSON schema, with the docstrings of fields as descriptions.
 
-        Pydantic's own `use_attribute_docstrings` reads the source of every class when it is imported: 40 ms.
+        Pydantic's own `use_attribute_docstrings` reads the source of every class at import, which takes 40 ms.
         """
         found = handler(schema)
         properties = handler.resolve_ref_schema(found).get("properties", {})
@@ -34,7 +34,7 @@ class Spec(BaseModel):
 
 
 def field_docstrings(cls: type[Spec]) -> dict[str, str]:
-    """The docstrings below the fields of a class and of its bases."""
+    """The docstrings after the fields of a class and of its bases, by field."""
     found: dict[str, str] = {}
     for each in reversed(cls.__mro__):
         if issubclass(each, Spec) and each is not Spec:

@@ -1,11 +1,11 @@
-"""Scenarios, suites, patches and the corpus of faults that come with fattn-probe, by name; paths have priority.
+"""The scenarios, suites, patches and faults shipped with fattn-probe, found by name; a path takes precedence.
 
 The files are in `scenarios/`, `suites/` and `patches/` at the top of the repository. Links in this folder make them
 package data; a wheel has copies instead.
 """
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +22,7 @@ def folder(kind: Kind) -> Path:
 
 
 def files(kind: Kind) -> list[Path]:
-    """The shipped files of a kind, those of subfolders last."""
+    """The shipped files of a kind, those in subfolders last."""
     found = folder(kind).glob(PATTERNS[kind])
     return sorted(found, key=lambda path: (len(path.parts), path))
 
@@ -37,12 +37,12 @@ def names(kind: Kind) -> list[str]:
     return [name_of(kind, path) for path in files(kind)]
 
 
-def find(kind: Kind, word: str | Path) -> Path:
-    """The file or folder at the path `word`, or the shipped file or folder of that name.
+def find(kind: Kind, word: str | Path, others: Callable[[Path], Mapping[str, Path]] = lambda path: {}) -> Path:
+    """The file or folder at the path `word`, or the shipped file or folder of that name, or one of `others`.
 
-    Raises InputError with the nearest names if there is neither. A word with a suffix other than .yaml is a path.
+    Raises InputError with the nearest names if there is none. A word with a suffix other than .yaml is a path.
     """
-    if word == "":  # from an unset variable; Path would read it as the current folder
+    if word == "":  # perhaps an unset variable; Path would read it as the current folder
         raise InputError(f"the name is empty: name a shipped {kind}, or a path")
     path, root = Path(word), folder(kind)
     try:
@@ -50,13 +50,20 @@ def find(kind: Kind, word: str | Path) -> Path:
             return path
     except OSError as error:  # such as a name that is too long
         raise InputError(f"{path}: {error.strerror}") from None
-    if path.suffix not in ("", ".yaml", ".yml"):
-        return path
     if not path.suffix and not path.is_absolute() and ".." not in path.parts:
         for shipped in (root / f"{word}.yaml", root / word):
             if shipped.exists():
                 return shipped
-    raise unknown(kind, str(word), path.stem, names(kind))
+    more = others(path)
+    if str(word) in more or path.suffix not in ("", ".yaml", ".yml"):
+        return more.get(str(word), path)
+    raise unknown(kind, str(word), path.stem, [*names(kind), *more])
+
+
+def page(name: str) -> Path:
+    """A page of the documentation, such as `guide/tour.md`: relative to the current folder, if it is in there."""
+    path = (Path(__file__).parent / "docs" / name).resolve()
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def unknown(kind: Kind, word: str, name: str, known: Sequence[str]) -> InputError:

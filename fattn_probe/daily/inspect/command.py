@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fattn_probe.base.errors import ComparisonError, InputError, LostError
+from fattn_probe.cases.shipped import page
 from fattn_probe.daily.inspect.coverage import check
 from fattn_probe.daily.inspect.examine import Examined, WatchResult
 from fattn_probe.daily.inspect.facts import Facts, Value
@@ -17,7 +18,6 @@ from fattn_probe.daily.inspect.view.show import facts_json, render, render_side_
 from fattn_probe.machine.run.command import describe
 from fattn_probe.machine.run.outcome import Failed, Finding, Lost
 
-TOUR = "docs/guide/tour.md"
 AXES = {"x": 0, "y": 1, "z": 2}
 
 
@@ -27,7 +27,7 @@ def render_examined(done: Sequence[Examined], verbose: bool) -> RenderableType:
     if both is not None:
         return render_side_by_side(side_by_side(*both), verbose=verbose)
     step = "step 5" if any(item.trace for item in done) else "step 4"
-    words = f"{TOUR}, {step}, explains this; `fattn-probe glossary TERM` explains a word"
+    words = f"{page('guide/tour.md')}, {step}, explains this; `fattn-probe glossary TERM` explains a word"
     learn = [Text(words, "dim")] * any(item.facts for item in done)
     return Group(*(part for item in done for part in _render(item, verbose)), *learn)
 

@@ -18,8 +18,8 @@ from fattn_probe.base.process import run_attached
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.schema import TracePlace
+from fattn_probe.cases.shipped import page
 from fattn_probe.daily.inspect.anchors import matching, overlay_lines
-from fattn_probe.daily.inspect.command import TOUR
 from fattn_probe.daily.inspect.facts import Facts, block_at
 from fattn_probe.daily.inspect.inspector import Inspector, wave_of
 from fattn_probe.daily.inspect.procedures.warp import fiber
@@ -43,7 +43,7 @@ WELCOME = """
 {kernel} of {case}, block {block}, warp {warp}, lane {lane}: only this thread stops at `fattn break LOCATION`.
 fattn tensors, fattn launch, fattn blocks: the facts found before; fattn tile: the position of this thread.
 fattn step: on to its next KV step, where KQ_max and the row sum can be printed.
-{tour}, step 5, explains the kernel; `fattn-probe glossary TERM` a word."""
+{docs}/tour.md, step 5, explains the kernel; `fattn-probe glossary TERM` a word."""
 STEP = r"^\s*float KQ_max_new\["
 """A line of each KV step in every family's file; KQ_max and the row sum (KQ_rowsum, KQ_sum) are visible there."""
 SIMULATED = {"block": "simt::blockIdx", "thread": "simt::self->thread_idx"}
@@ -117,7 +117,7 @@ def plan_of(inspector: Inspector, facts: Facts, target: Target, at: TracePlace) 
         "at_launch": [f"set var simt::focus.block = {at.block}"] if simulated else [],
         "enter": [] if simulated else [text.format(*block, warp=at.warp, lane=at.lane or 0) for text in ENTER],
         "welcome": WELCOME.format(
-            kernel=kernel, case=facts.about["case"], block=at.block, warp=at.warp, lane=at.lane or 0, tour=TOUR
+            kernel=kernel, case=facts.about["case"], block=at.block, warp=at.warp, lane=at.lane or 0, docs=page("guide")
         ),
     } | (SIMULATED if simulated else REAL)
 

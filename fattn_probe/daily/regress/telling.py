@@ -35,8 +35,8 @@ TABLE, SUITE = "killers.csv", "quick"
 MOST_LISTED, MOST_RUN = 8, 4
 Name = tuple[str, str]
 """An entry with its target, such as `few-sms on sim:h200-5`, and a case."""
-NEAR, FAR = 8, 1000
-"""The distance in lines from a change at which a planted fault counts half; the weight of one in the same file."""
+NEAR, FAR = 3, 1000
+"""The distance in lines from a change at which a planted fault counts a quarter; the weight of one in the same file."""
 
 
 class Killer(NamedTuple):
@@ -86,7 +86,8 @@ class Telling:
             faults = number_of(sum(self.noticed.values()), "fault")
             noticed = listed([f"{case} ({on})" for on, case in self.noticed])
             cases = number_of(len(self.noticed), "shipped case")
-            yield Text(f"{cases} noticed {faults} planted in these functions, and so reach them: {noticed}")
+            ran = sum(any(row.case == case and on.endswith(row.on) for row in rows) for on, case in self.noticed)
+            yield Text(f"{cases} noticed {faults} planted in these functions, and so reach them ({ran} ran): {noticed}")
         else:
             kernels = f"{' or '.join(self.kernels)} kernels"
             yield Text(f"which shipped cases reach these lines is not known; they concern {kernels}", "yellow")
@@ -164,7 +165,7 @@ def telling(options: RunOptions, base: Base) -> Telling | None:
     for one in killers():
         if place := places.get((one.file, one.function)):
             away = min(abs(line - place.start - one.line) for line in place.lines)
-            weights[one.on, one.case] += one.faults / (1 + away / NEAR)
+            weights[one.on, one.case] += one.faults / (1 + away / NEAR) ** 2
             faults[one.on, one.case] += one.faults
         else:
             others[one.on, one.case] += one.faults * (FAR if one.file.startswith(near) else 1)

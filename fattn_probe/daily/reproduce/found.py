@@ -1,6 +1,5 @@
 """The case to reproduce and its judgement, from a run, from its capture, or from the history."""
 
-import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,12 +15,11 @@ from fattn_probe.cases import shipped
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.op.gguf_file import read_gguf
 from fattn_probe.cases.scenario import Case
-from fattn_probe.cases.scenario.cases import Recording, read_cases, resolve
+from fattn_probe.cases.scenario.cases import Recording, cases_like, read_cases, resolve
 from fattn_probe.cases.scenario.from_ops import from_ops
 from fattn_probe.daily.ops.parse import OP
 from fattn_probe.daily.regress.history import History
 from fattn_probe.daily.regress.records import Identity, StoredCase
-from fattn_probe.daily.regress.suite import Entry, cases_of, load_suite
 from fattn_probe.llama.launch.architecture import arch_number, is_arch
 from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.launch.geometry import geometry_of
@@ -136,9 +134,9 @@ MOST_NAMES = 20
 
 @dataclass(frozen=True)
 class PastResult:
-    """A case of a run, and the values of `--on`, `--source`, `--patch` and `--devices` that repeat it.
+    """A case of a run, and the values of `--on`, `--source` and `--patch` that repeat it.
 
-    `file` is the scenario's name on a command line; empty for a case that is known only from a run.
+    `file` names the case on a command line; empty for a case that is known only from a run.
     """
 
     case: Case
@@ -146,7 +144,6 @@ class PastResult:
     on: str
     source: str
     patches: tuple[str, ...]
-    devices: Path | None = None
 
 
 def is_uid(word: str) -> bool:
@@ -164,42 +161,28 @@ def past_result(history: History, uid: str, name: str) -> PastResult:
         raise InputError(f"run {run.uid[:8]} has no case {name!r}; choose with --case, of those that failed: {said}")
     identity = run.identity
     on = "gpu" if identity.engine == "cuda" else identity.device
-    suite, _, part = run.suite.partition("/")
-    defined = (folder / entry.devices for entry, folder in parts_of(suite) if entry.name == part and entry.devices)
-    case, patches = case_of(stored[name], suite), patches_of(identity)
-    return PastResult(case, "", on, identity.source, patches, next(defined, None))
+    case, file = case_of(stored[name])
+    return PastResult(case, file, on, identity.source, patches_of(identity))
 
 
-def case_of(stored: StoredCase, suite: str) -> Case:
-    """The case with the inputs of a stored one; InputError if no suite, scenario or upstream case still has them."""
-    found = next((case for case in candidates(stored, suite) if case.digest == stored.digest), None)
-    if found is None:
+def case_of(stored: StoredCase) -> tuple[Case, str]:
+    """The case with the inputs of a stored one, and `PastResult.file`; InputError if none still has them."""
+    case, word = next((found for found in candidates(stored) if found[0].digest == stored.digest), (None, ""))
+    if case is None:
         raise InputError(
-            f"{stored.name}: neither the suite {suite} nor a shipped scenario gives this case with the same inputs "
+            f"{stored.name}: no shipped scenario or suite gives this case with the same inputs "
             f"(digest {stored.digest}); name its scenario file instead"
         )
-    return replace(found, name=stored.name)
+    return replace(case, name=stored.name), word
 
 
-def candidates(stored: StoredCase, suite: str) -> Iterator[Case]:
-    """Cases that may be the stored one, the most likely first."""
+def candidates(stored: StoredCase) -> Iterator[tuple[Case, str]]:
+    """Cases that may be the stored one, each with its name on a command line."""
     if stored.name.startswith(f"{OP}("):
         for separate_V in (False, True):
-            yield resolve(from_ops(stored.name, separate_V=separate_V), stored.name, "upstream")
-    with contextlib.suppress(InputError):
-        for entry, folder in parts_of(suite):
-            yield from cases_of(entry, folder)
-    for path in shipped.files("scenario"):
-        if path.stem == stored.scenario:
-            yield from read_cases(path)
-
-
-def parts_of(suite: str) -> list[tuple[Entry, Path]]:
-    """The entries of a suite that is found by its name, each with the suite's folder."""
-    with contextlib.suppress(InputError):
-        path = shipped.find("suite", suite)
-        return [(entry, path.parent) for entry in load_suite(path).parts]
-    return []
+            yield resolve(from_ops(stored.name, separate_V=separate_V), stored.name, "upstream"), ""
+    if file := cases_like(Path(stored.name)).get(stored.name):
+        yield from ((case, case.name) for case in read_cases(file))
 
 
 def patches_of(identity: Identity) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from fattn_probe.llama.launch.tiles import ntiles, tile_at
 from fattn_probe.llama.source import Tree
 from fattn_probe.machine.run.session import arch_of
 from fattn_probe.verdict.judge.judgement import ATTENTION_KERNEL, attention_kernel
-from fattn_probe.verdict.judge.known import PAGE
+from fattn_probe.verdict.judge.known import by_defect
 from fattn_probe.verdict.measure.verdict import FEW_BITS
 
 MOST_TILES = 64
@@ -208,11 +208,7 @@ def document(run: FuzzRun) -> dict[str, Any]:
 
 def known_defects(run: FuzzRun) -> Counter[str]:
     """The number of cases that fail because of each known defect of llama.cpp."""
-    found: Counter[str] = Counter()
-    for (kind, _), count in run.failures.items():
-        if kind.known:
-            found[kind.known] += count
-    return found
+    return sum((Counter({kind.known: count}) for (kind, _), count in run.failures.items() if kind.known), Counter())
 
 
 def render(run: FuzzRun, words: Sequence[str] = ()) -> RenderableType:
@@ -235,8 +231,7 @@ def summary(run: FuzzRun) -> Iterator[str]:
     """The totals, the known defects, and each finding with its first case."""
     numbers = ", ".join(f"{run.number(column)} {column}" for column in COLUMNS)
     yield f"{run.cases} cases: {numbers}" + (" (interrupted)" if run.interrupted else "")
-    for known, count in sorted(known_defects(run).items()):
-        yield f"{count} fail{'s' * (count == 1)} by {known}, a known defect of llama.cpp ({PAGE})"
+    yield from by_defect(sorted(known_defects(run).elements()))
     if run.few_bits:
         yield f"{len(run.few_bits)} pass, but few of their bits equal the rounding model (--json lists them)"
     for kind, on in run.findings:

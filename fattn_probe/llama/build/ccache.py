@@ -21,7 +21,7 @@ MISS = re.compile(r"^(?:cache_miss|recache)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Objects:
-    """The objects that one build made: `compiled` by a compiler, `reused` from ccache."""
+    """The numbers of objects in one build that were `compiled`, and `reused` from ccache."""
 
     compiled: int = 0
     reused: int = 0
@@ -29,7 +29,7 @@ class Objects:
 
 @dataclass(frozen=True)
 class Usage:
-    """The state of the shared objects: size and largest size in bytes, hits and misses so far."""
+    """The state of ccache's objects: total and maximum size in bytes, hits and misses so far."""
 
     folder: str
     size: int
@@ -39,7 +39,7 @@ class Usage:
 
 
 def find_ccache() -> Path | None:
-    """The ccache from PyPI's wheel, which fattn-probe requires where it exists, else that of the system, else None."""
+    """The ccache of PyPI's wheel, a dependency on platforms that have it; else the system's ccache; else None."""
     try:
         files = importlib.metadata.files(PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
@@ -50,23 +50,23 @@ def find_ccache() -> Path | None:
 
 
 def ccache_folder() -> Path:
-    """The folder of the shared objects: $CCACHE_DIR, or a part of fattn-probe's cache."""
+    """ccache's folder: $CCACHE_DIR, or a folder in fattn-probe's cache."""
     chosen = os.environ.get("CCACHE_DIR")
     return Path(chosen).absolute() if chosen else cache_dir() / "ccache"
 
 
 def store_env() -> dict[str, str]:
-    """The variables that tell ccache where the shared objects are, and how much space they may take."""
+    """Environment variables for ccache: its folder, and the maximum size of its objects."""
     return {"CCACHE_DIR": str(ccache_folder()), "CCACHE_MAXSIZE": os.environ.get("CCACHE_MAXSIZE", MAX_SIZE)}
 
 
 def ccache_env(compilers: Sequence[str]) -> dict[str, str]:
-    """The environment in which ccache finds the objects of other build folders.
+    """Environment variables with which ccache reuses objects of other build folders.
 
-    `compilers` are version lines, which identify the compilers, since the same nvcc has a different path in each
-    environment. Commands name files relative to the build folder, and map it to `.` in debug information, so ccache
-    need not hash the folder. Headers are written just before a build, under a lock, so their times mean nothing. In
-    depend mode the compiler preprocesses a file once, so a miss costs no more than a compile without ccache.
+    `compilers` are the version lines that identify the compilers, because the same nvcc has a different path in each
+    environment. Commands use paths relative to the build folder, and map it to `.` in debug information, so ccache
+    need not hash the folder. Headers are written just before a build, under a lock, so their times do not matter. In
+    depend mode the compiler preprocesses a file only once, so a miss costs no more than a compile without ccache.
     """
     return store_env() | {
         "CCACHE_COMPILERCHECK": f"string:{'; '.join(compilers)}",
@@ -78,13 +78,13 @@ def ccache_env(compilers: Sequence[str]) -> dict[str, str]:
 
 
 def read_objects(log: Path) -> Objects:
-    """The objects of one build, from ccache's log; none if ccache did not run."""
+    """The objects of one build, from ccache's log; zeros if ccache did not run."""
     text = log.read_text(errors="replace") if log.is_file() else ""
     return Objects(len(MISS.findall(text)), len(HIT.findall(text)))
 
 
 def usage(ccache: Path) -> Usage:
-    """The state of the shared objects."""
+    """Query ccache for the state of its objects."""
     stats: dict[str, int] = json.loads(run([ccache, "--print-stats", "--format=json"], env=store_env()).stdout)
     hits = stats["direct_cache_hit"] + stats["preprocessed_cache_hit"]
     return Usage(

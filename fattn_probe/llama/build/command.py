@@ -1,4 +1,4 @@
-"""`fattn-probe build`: the requested kernels, a finished build as a table, and the line that shows progress."""
+"""`fattn-probe build`: finds the requested kernels, shows progress, and prints the finished build."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -20,9 +20,9 @@ BAR = 10
 
 
 def find_kernel(tree: Tree, text: str) -> KernelCase:
-    """The kernel case with the name `text`: `mma 64,64,8,8`, `vec 128,f16,q8_0`, with or without GGML_TYPE_.
+    """The kernel case that `text` names: `mma 64,64,8,8`, `vec 128,f16,q8_0`, with or without GGML_TYPE_.
 
-    InputError for an unknown case, with the cases of its family and head size.
+    For an unknown case, InputError lists the cases of the same family and head size.
     """
     family, _, rest = text.strip().partition(" ")
     wanted = [word.strip().removeprefix("GGML_TYPE_").lower() for word in rest.split(",")]
@@ -36,7 +36,7 @@ def find_kernel(tree: Tree, text: str) -> KernelCase:
 
 
 def status_line(progress: Progress) -> Text:
-    """The live line: a bar, steps done of the total, time, time left, the current step."""
+    """The progress line: a bar, the steps done of the total, the time so far, the time left, the current step."""
     filled = BAR * progress.done // max(progress.total, 1)
     left = "" if progress.left is None else f", about {clock(progress.left)} left"
     return Text.assemble(
@@ -55,7 +55,7 @@ def steps_done(progress: Progress) -> str:
 
 
 def announced(console: Console, title: str) -> Report:
-    """A report that prints the title once, if there is anything to build."""
+    """A `Report` that prints the title once, if there is anything to build."""
     said: list[str] = []
 
     def report(progress: Progress) -> None:
@@ -73,7 +73,7 @@ def title_of(request: BuildRequest) -> str:
 
 
 def build_data(made: Build) -> dict[str, Any]:
-    """A build as JSON."""
+    """A build as data for JSON."""
     manifest, built = made.manifest, made.manifest.fingerprint
     return {
         "folder": str(made.folder),

@@ -1,4 +1,4 @@
-"""Find builds, and make or extend those that lack something."""
+"""Find builds, and make or extend those that lack a kernel, a program or a file."""
 
 import contextlib
 import glob
@@ -48,12 +48,12 @@ def ensure(
     jobs: int | JobSlots | None = None,
     again: bool = False,
 ) -> Build:
-    """The build of a request with at least these kernels and programs; makes or extends it if necessary.
+    """The build for a request with at least these kernels and programs; made or extended if necessary.
 
-    `sources` are additional files of ggml-cuda/ and ggml-base, `architectures` of libllama; `full`
-    compiles everything that upstream does, `dry` only what dry runs on a simulated GPU need. A complete build is
-    returned after a check of its manifest. A build that another process uses is extended under a lock. `again` compiles
-    everything, and replaces the objects that builds share.
+    `sources` are additional files of ggml-cuda/ and ggml-base, `architectures` of libllama. `full` compiles everything
+    that upstream compiles, `dry` only the parts for dry runs on a simulated GPU. A complete build is verified and
+    returned. A build is made and extended under a lock. `again` compiles everything anew, and replaces the objects in
+    ccache.
     """
     names = tuple(case.name for case in kernels)
     wanted = Contents(
@@ -72,7 +72,7 @@ def ensure(
         if not again and (build := finished(folder, request, wanted)):
             return build
         from fattn_probe.llama.build.make import (
-            extend,  # the rewriter and the planner, only if there is something to do
+            extend,  # imports the rewriter and the planner
         )
 
         remove_replaced(folder)
@@ -84,7 +84,7 @@ def ensure(
 
 
 def finished(folder: Path, request: BuildRequest, wanted: Contents) -> Build | None:
-    """The build in a folder, if it has all requested contents and is not damaged."""
+    """The build in a folder if it has all requested contents and is undamaged, else None."""
     build = existing(folder, request)
     if build is None or not is_complete(build.manifest, wanted):
         return None
@@ -97,7 +97,7 @@ def finished(folder: Path, request: BuildRequest, wanted: Contents) -> Build | N
 
 
 def finished_elsewhere(request: BuildRequest, wanted: Contents) -> Build | None:
-    """A finished build by any compiler, for a machine without one."""
+    """A finished build made by any compiler, for a machine without a compiler; None if there is none."""
     pattern = folder_of(request, key_of(request, ("*",)))
     for folder in sorted(pattern.parent.glob(f"{glob.escape(pattern.name.rpartition('-')[0])}-*")):
         build = existing(folder, request)
@@ -108,35 +108,35 @@ def finished_elsewhere(request: BuildRequest, wanted: Contents) -> Build | None:
 
 
 def is_used(name: str) -> bool:
-    """Whether a file of a build is needed to run its programs, or to show their source."""
+    """Whether a build's file is needed to run its programs or to show their source."""
     return name in (MANIFEST, RESOURCES) or name.startswith(("bin/", "lib/", f"{OVERLAY}/"))
 
 
 def is_unsealed(name: str) -> bool:
-    """Whether a file of a build belongs to ninja or ccache, or is a lock."""
+    """Whether a build's file is a lock, or belongs to ninja or ccache."""
     return name in (".ninja_log", ".ninja_deps", "build.log", STATS_LOG, LIBRARIES_LOCK)
 
 
 def mark_used(folder: Path) -> None:
-    """Update the time of a build's seal, by which `cache prune` finds unused builds."""
+    """Update the time stamp of a build's seal, by which `cache prune` recognises unused builds."""
     with contextlib.suppress(OSError):  # another user's cache
         os.utime(folder / SEAL)
 
 
 def replacing_lock(folder: Path) -> contextlib.AbstractContextManager[None]:
-    """The lock that a process holds while it replaces the libraries and programs of a build, or loads them.
+    """The lock to hold while replacing or loading a build's libraries and programs.
 
-    It is held much shorter than the lock beside the folder, so that cases run while more kernels compile.
+    It is held for a much shorter time than the lock beside the folder, so cases can run while more kernels compile.
     """
     return lock_of_file(folder / LIBRARIES_LOCK)
 
 
 @contextlib.contextmanager
 def at_rest(build: Build) -> Iterator[Build]:
-    """The build with programs and libraries that stay as they are even if another process extends it.
+    """A snapshot of the build's programs and libraries, which another process cannot change by extending the build.
 
-    A debugger reads a library after the program has loaded it. If the library were replaced in between, the breakpoints
-    would be in wrong places, or the debugger would refuse the file. The linker writes a new file, so links are enough.
+    A debugger reads a library after the program has loaded it. If the library were replaced in between, breakpoints
+    would be misplaced, or the debugger would reject the file. The linker writes a new file, so hard links are enough.
     """
     with scratch() as folder:
         with replacing_lock(build.folder), writing(folder):
@@ -146,7 +146,7 @@ def at_rest(build: Build) -> Iterator[Build]:
 
 
 def link_or_copy(file: str, to: str) -> None:
-    """Copies a file only if the file system cannot link it there."""
+    """Hard-link a file, or copy it if the file system cannot link it there."""
     try:
         os.link(file, to)
     except OSError:
@@ -154,7 +154,7 @@ def link_or_copy(file: str, to: str) -> None:
 
 
 def existing(folder: Path, request: BuildRequest | None) -> Build | None:
-    """The build in a folder, or None if there is no complete one; a damaged manifest counts as none."""
+    """The build in a folder; None if it has no manifest, or a damaged one."""
     try:
         return Build(folder, MANIFESTS.read(folder / MANIFEST), request)
     except InputError:

@@ -1,4 +1,4 @@
-"""Compiler flags: upstream's definitions, and those of the engine and the flavour."""
+"""Compiler flags: upstream's definitions, and the flags of the engine and the flavour."""
 
 import re
 from dataclasses import dataclass, replace
@@ -13,43 +13,43 @@ from fattn_probe.llama.build.toolchain import Toolchain
 from fattn_probe.llama.launch.architecture import NVIDIA, arch_number
 
 GGML_INCLUDES = ("-Ioverlay/ggml/include", "-Ioverlay/ggml/src")
-# ggml/src/CMakeLists.txt's own
+# as in ggml/src/CMakeLists.txt
 GGML_DEFINES = ("-D_GNU_SOURCE", "-D_XOPEN_SOURCE=600", "-DGGML_SCHED_MAX_COPIES=4")
-# <cmath> without C++17's special functions (Bessel's and so on): they are templates, and cost every file 0.1 s
+# omits C++17's special functions (Bessel functions etc.) from <cmath>: these templates cost 0.1 s per file
 NO_SPECIAL_FUNCTIONS = "-D_GLIBCXX_BITS_SPECFUN_H"
-# ggml-cuda/CMakeLists.txt's; without GGML_CUDA_USE_GRAPHS, and NO_VMM because that links libcuda
+# as in ggml-cuda/CMakeLists.txt, but without GGML_CUDA_USE_GRAPHS, and with NO_VMM, because VMM links libcuda
 CUDA_DEFINES = ("-DGGML_CUDA_PEER_MAX_BATCH_SIZE=128", "-DGGML_CUDA_NO_VMM")
-# ggml-hip/CMakeLists.txt's; NO_VMM is its default
+# as in ggml-hip/CMakeLists.txt, where NO_VMM is the default
 HIP_DEFINES = ("-DGGML_USE_HIP", "-DGGML_HIP_NO_VMM")
-# ggml's host code is not under test: -O1 compiles in half the time of -O2, and all flavours share the objects
+# ggml's host code is not under test: -O1 halves the compile time of -O2, and all flavours share the objects
 HOST_OPTIMISATION = ("-O1", "-g1")
-MODEL_OPTIMISATION = ("-O0",)  # libllama only makes graphs: what counts is how fast it compiles and links
+MODEL_OPTIMISATION = ("-O0",)  # libllama only builds graphs, so fast compiling and linking matter most
 COUNTERS = "sim/counters.cpp"  # gcov's library
-# Kernels have the bits of -O2, run 1 to 2 % slower, and compile in 65 to 85 % of the time (tile kernels in half: their
-# unrolled code is huge). -fexpensive-optimizations fuses the multiply-adds. Not for mma and vec kernels that report
-# each access: local arrays stay in memory if loops are not unrolled.
+# Compared with -O2, kernels give the same bits, run 1 to 2 % slower, and compile in 65 to 85 % of the time (tile
+# kernels, whose unrolled code is huge, in half). -fexpensive-optimizations fuses the multiply-adds. Not for mma and vec
+# kernels that report each access, because without unrolling their local arrays stay in memory.
 SIM_QUICK = ("-O1", "-fexpensive-optimizations")
-# Further headers of files of ggml-cuda/: cooperative_groups.h and mma.h, as whole programs have them; CUB's stand-in
+# More headers for files of ggml-cuda/: cooperative_groups.h and mma.h, as for whole programs; a stand-in for CUB
 PROGRAM_HEADERS, LIBRARY_HEADERS = "-Inative/sim/program/include", "-Inative/sim/library"
 MORE_HEADERS = {
     **dict.fromkeys(("softmax.cu", "lightning-indexer.cu"), (PROGRAM_HEADERS,)),
     **dict.fromkeys(("argsort.cu", "top-k.cu", "sum.cu", "mean.cu", "cumsum.cu"), (LIBRARY_HEADERS,)),
 }
-# Code that launches a kernel is the same in all files, and with other constants in its headers: `machine/run/executed`.
+# So that launching code is the same in every file, whatever its headers' constants (see `machine/run/executed`).
 LAUNCHING = (*UNOPTIMISED, "-ftoplevel-reorder", "-fno-keep-static-consts", "-ffunction-sections", "-fmerge-constants")
 BROADCAST = "binbcast.cu"
-"""Its hundreds of kernels do one operation on each element, so -O0 has the same bits, in half of -O1's 19 s."""
+"""Its hundreds of kernels do one operation per element, so -O0 gives the same bits, in half of -O1's 19 s."""
 BODIES_ALONE = re.compile(r"/fattn-probe-(?:common|mma|tile|vec)-")
-"""Files with the body of one kernel, or of those that run beside others."""
+"""Files with the body of one attention kernel, or with kernels that run beside attention kernels."""
 MUTANTS = "mutants"
-"""The patch that puts faults behind switches (`lab/detect/schema.py`); kernels with it include the switches."""
+"""The patch that puts faults behind switches (`lab/detect/schema.py`); its kernels include the switches' header."""
 SWITCHES = ("-include", "native/sim/mutant.h")
 NVCC_OPTIMISATION = {"release": ("-O3", "-DNDEBUG"), "debug": ("-G", "-g", "-O0")}
 
 
 @dataclass(frozen=True)
 class Flags:
-    """The compiler commands of a build without input and output, by kind of source."""
+    """The compiler commands of a build for each kind of source, without input and output."""
 
     request: BuildRequest
     toolchain: Toolchain
@@ -57,53 +57,53 @@ class Flags:
 
     @property
     def simulator(self) -> SimulatorFlags:
-        """The commands for the simulator of this build."""
+        """The commands for this build's simulator."""
         return SimulatorFlags(self.toolchain, self.request.arch, self.request.flavour, self.request.sanitize)
 
     def host(self, source: str, optimisation: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """gcc or g++ for one file of ggml, the runner or test-backend-ops."""
+        """The gcc or g++ command for a file of ggml, the runner or test-backend-ops."""
         compiler = (self.toolchain.cc, "-std=gnu11") if source.endswith(".c") else (self.toolchain.cxx, "-std=gnu++17")
         level = optimisation or HOST_OPTIMISATION
         defines = (*GGML_DEFINES, NO_SPECIAL_FUNCTIONS)
         return (*compiler, *level, "-fPIC", "-w", *self.simulator.sanitizers, *defines, *GGML_INCLUDES)
 
     def base(self, source: str) -> tuple[str, ...]:
-        """libggml-base; releases without ggml-version.h.in take the version from the command line."""
+        """The command for a file of libggml-base; without ggml-version.h.in, the version is on the command line."""
         version = () if self.sources.version_header else ("-include", "overlay/ggml/src/ggml-version.h")
         return (*self.host(source), *version)
 
     def libllama(self, source: str) -> tuple[str, ...]:
-        """libllama and the programs that use it."""
+        """The command for a file of libllama, or of a program that uses it."""
         return (*self.host(source, MODEL_OPTIMISATION), "-Ioverlay/include", "-Ioverlay/src")
 
     @property
     def openmp(self) -> tuple[str, ...]:
-        """OpenMP for ggml-cpu, which is upstream's default.
+        """The OpenMP flag for ggml-cpu, which is upstream's default.
 
-        test-backend-ops computes its reference with four threads, and ggml's own barriers spin; on two processors the
+        test-backend-ops computes its reference with four threads, and ggml's own barriers spin; on two processors,
         spinning takes longer than the computation. Not for the cuda engine: its builds run on machines without libgomp.
         """
         return ("-fopenmp",) if self.request.engine == "sim" and not self.request.sanitize else ()
 
     def cpu(self, source: str) -> tuple[str, ...]:
-        """ggml-cpu, optimised in every flavour: it serves as a reference, not for debugging."""
+        """The command for a file of ggml-cpu, optimised in every flavour: it is a reference, and is not debugged."""
         openmp = (*self.openmp, "-DGGML_USE_OPENMP") if self.openmp else ()
         return (*self.host(source, ("-O3", "-DNDEBUG")), *self.simulator.vector, *openmp, "-Ioverlay/ggml/src/ggml-cpu")
 
     def cuda_host(self, source: str) -> tuple[str, ...]:
-        """C++ that includes CUDA's headers: the cuBLAS stand-in and the launch recorder."""
+        """The command for C++ that includes CUDA's headers: the cuBLAS stand-in and the launch recorder."""
         return (*self.host(source), "-Inative/cublas", "-isystem", str(self.toolchain.cuda_include))
 
     def kernel(self, source: str) -> tuple[str, ...]:
-        """A .cu file, relative to ggml-cuda/."""
+        """The command for a .cu file, given relative to ggml-cuda/."""
         return self.nvcc(source) if self.request.engine == "cuda" else self.sim(source)
 
     def sim(self, source: str = "") -> tuple[str, ...]:
-        """A rewritten .cu file as C++.
+        """The command that compiles a rewritten .cu file as C++.
 
-        ggml-cuda.cu, which has no attention kernel, is the same in every flavour and for all of NVIDIA's architectures;
-        code that only launches kernels is the same in release and count builds. The checker also checks the conversions
-        of launch arguments.
+        ggml-cuda.cu has no attention kernel, so it is compiled alike for all flavours and all NVIDIA architectures.
+        Code that only launches kernels is compiled alike for release and count builds, but not for check builds, which
+        check the conversions of launch arguments.
         """
         launches = LAUNCHES_PREFIX in source and self.simulator.flavour not in ("debug", "coverage")
         common = source == BACKEND or (launches and self.simulator.flavour != "check")
@@ -119,7 +119,7 @@ class Flags:
         return flags.device(*more, *self.cuda_common(source), prelude=prelude, archs=archs)
 
     def nvcc(self, source: str) -> tuple[str, ...]:
-        """A .cu file compiled by nvcc, with the register counts of its kernels on stderr."""
+        """The nvcc command for a .cu file; it prints the kernels' register counts on stderr."""
         arch = self.request.arch
         return (
             "nvcc",
@@ -137,9 +137,10 @@ class Flags:
         )
 
     def cuda_common(self, source: str) -> tuple[str, ...]:
-        """Definitions and include folders of a file of ggml-cuda/.
+        """Definitions and include folders for a file of ggml-cuda/.
 
-        Only what reads the choice of vec kernels has it, so that builds with different choices share the other objects.
+        Only files that read the selection of vec kernels get it, so that builds with different selections share the
+        other objects.
         """
         readers = self.sources.quant_readers
         by_all = any(name.endswith(".cuh") for name in readers)
@@ -150,8 +151,8 @@ class Flags:
         return (*GGML_DEFINES, *defines, *quants, *folders)
 
     def link(self, output: str) -> tuple[str, ...]:
-        """The link command without inputs: for a shared library in lib/, or a program in bin/."""
-        # The simulator's functions are called at every warp instruction: directly, not through the PLT.
+        """The link command, without inputs, for a shared library in lib/ or a program in bin/."""
+        # Every warp instruction calls a function of the simulator, so these calls must not go through the PLT.
         direct = ("-Wl,-Bsymbolic-functions",) if self.request.engine == "sim" else ()
         counted = (COUNTED,) if self.request.flavour == "coverage" else ()
         library = (f"-Wl,-soname,{Path(output).name}", "-shared", *direct, *counted)

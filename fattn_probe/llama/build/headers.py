@@ -1,4 +1,4 @@
-"""CUDA's headers for the simulator: PyPI's wheels, else those of a CUDA toolkit of this machine."""
+"""CUDA's headers for the simulator: from PyPI's wheels, else from a CUDA toolkit on this machine."""
 
 import importlib.metadata
 import importlib.util
@@ -14,9 +14,9 @@ HEADERS = {
     "nvidia-cuda-crt": "crt/host_defines.h",
     "nvidia-cuda-cccl": "nv/target",
 }
-"""A header of each wheel; a toolkit has them all."""
+"""One header from each wheel; a toolkit has them all."""
 MAJOR = 13
-"""The CUDA versions with which the simulator was compiled: the oldest and newest in pyproject.toml."""
+"""The CUDA version for which the simulator is tested, with the oldest and newest wheels that pyproject.toml allows."""
 SYSTEM = Path("/usr/local/cuda")
 OR_TOOLKIT = f"or set CUDA_HOME to a toolkit of CUDA {MAJOR}"
 INSTALL_HEADERS = f"install them: `pip install {' '.join(HEADERS)}`, {OR_TOOLKIT}"
@@ -24,7 +24,7 @@ INSTALL_HEADERS = f"install them: `pip install {' '.join(HEADERS)}`, {OR_TOOLKIT
 
 @dataclass(frozen=True)
 class Headers:
-    """A folder that has all headers, and their version: those of the three wheels, or `toolkit-13.0.88`."""
+    """A folder with all headers, and their version: those of the three wheels, or `toolkit-13.0.88`."""
 
     include: Path
     version: str
@@ -38,7 +38,7 @@ def wheel_root() -> Path | None:
 
 
 def toolkit_roots() -> Iterator[Path]:
-    """Folders that may contain a toolkit (bin/nvcc, include); those that the user names come first."""
+    """Folders that may contain a toolkit (bin/nvcc, include), starting with those that the user names."""
     for name in ("CUDA_HOME", "CUDA_PATH"):
         if value := os.environ.get(name):
             yield Path(value)
@@ -48,12 +48,12 @@ def toolkit_roots() -> Iterator[Path]:
 
 
 def find_headers() -> Headers | None:
-    """The headers of the wheels if they are complete, else of the first toolkit with this CUDA; None if none has."""
+    """The headers of the wheels if complete, else of the first toolkit of CUDA version MAJOR, else None."""
     if wheels := wheel_headers():
         return wheels
     for root in toolkit_roots():
-        # The version of a toolkit's runtime: `13.0.96` by its version.json, else `13.0` by its headers; empty
-        # without.
+        # The version of the toolkit's runtime: `13.0.96` from version.json, else `13.0` from the headers, else
+        # empty.
         listed = re.search(r'"cuda_cudart"\s*:\s*\{[^}]*"version"\s*:\s*"([\d.]+)"', _text(root / "version.json"))
         defined = re.search(r"#define\s+CUDART_VERSION\s+(\d+)", _text(root / "include/cuda_runtime_api.h"))
         number = int(defined[1]) if defined else 0
@@ -72,7 +72,7 @@ def wheel_headers() -> Headers | None:
 
 
 def present(root: Path) -> dict[str, Path]:
-    """The headers in the include folder of a toolkit, or of the wheels, by wheel."""
+    """The paths of the HEADERS that exist in the include folder of a toolkit or of the wheels, by wheel."""
     paths = {wheel: root / "include" / file for wheel, file in HEADERS.items()}
     return {wheel: path for wheel, path in paths.items() if path.is_file()}
 

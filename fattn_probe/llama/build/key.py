@@ -1,4 +1,4 @@
-"""The identity, the contents and the files of a build."""
+"""A build's identity, contents, manifest and folder."""
 
 import datetime
 import re
@@ -32,18 +32,18 @@ WITH_LIBLLAMA = (CAPTURE, DEVICE_CAPTURE)
 PROGRAMS = (RUNNER, CPU_RUNNER, TEST_BACKEND_OPS, *WITH_LIBLLAMA)
 SANITIZERS = ("address", "undefined")
 OWN_CHECKS = ("check", "count")
-"""Flavours that use g++'s hooks for data races, which exclude its address sanitizer."""
+"""Flavours that use g++'s hooks for data races, which cannot be combined with its address sanitizer."""
 MANIFEST = "manifest.json"
 OVERLAY = "overlay"  # the source as compiled, in a build folder
 
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """The build to make or find.
+    """A description of the build to find or make.
 
-    `arch` is nvcc's number without sm_ ("90", "120a"), or AMD's name ("gfx942"). `patches` are unified diffs, applied
-    to the overlay in order. `quants` are K-V type pairs ("q8_0-f16"), or ("all",): fattn.cu then dispatches to their
-    vec kernels too. They change which kernel is chosen, so they make a separate build.
+    `arch` is nvcc's number without sm_ ("90", "120a"), or an AMD name ("gfx942"). `patches` are unified diffs, applied
+    to the overlay in order. `quants` are K-V type pairs ("q8_0-f16"), or ("all",), for whose vec kernels fattn.cu gets
+    a dispatch; this changes the choice of kernels, so it makes a separate build.
     """
 
     tree: Tree
@@ -71,7 +71,7 @@ class BuildRequest:
 
     @property
     def applied(self) -> tuple[Patch, ...]:
-        """All patches: first those that a build of this kind needs to run, then the requested ones."""
+        """All patches: first those that a build of this kind requires, then the requested ones."""
         return (*needed(self.tree, self.engine, self.flavour), *self.patches)
 
     @property
@@ -90,22 +90,22 @@ class BuildRequest:
 
 
 def kernels_apart(engine: str, flavour: str) -> bool:
-    """Whether a kernel is compiled separately from the host function that launches it, and from other kernels.
+    """Whether each kernel is compiled separately from the host function that launches it and from other kernels.
 
-    nvcc never does so; nor do builds for a debugger, which looks for a kernel's lines where it is launched, and for
-    coverage, which also counts kernels that no case launches.
+    Not with nvcc, not in debug builds, because a debugger looks for a kernel's lines where it is launched, and not in
+    coverage builds, which also count kernels that no case launches.
     """
     return engine == "sim" and flavour not in ("debug", "coverage")
 
 
 def as_compiled(kernels: Iterable[KernelCase], engine: str, flavour: str) -> list[KernelCase]:
-    """The kernels as builds contain them, each once: complete cases if kernels are not compiled separately."""
+    """The distinct kernels as a build contains them: whole cases if kernels are not compiled separately."""
     apart = kernels_apart(engine, flavour)
     return list(dict.fromkeys(kernel if apart else kernel.whole for kernel in kernels))
 
 
 def not_with_address(flavour: str, sanitize: Iterable[str]) -> str:
-    """Why a flavour cannot be built with these sanitizers; empty if it can."""
+    """The reason why a flavour cannot be built with these sanitizers; empty if it can."""
     if flavour not in OWN_CHECKS or "address" not in sanitize:
         return ""
     return (
@@ -120,10 +120,10 @@ def named(patches: Iterable[Patch]) -> Named:
 
 
 def key_of(request: BuildRequest, compilers: tuple[str, ...]) -> Fingerprint:
-    """The fingerprint of a request with these compilers; its projection `build` names the folder.
+    """The fingerprint of a request with these compilers; its property `build` names the folder.
 
-    It includes fattn-probe's own files: otherwise two checkouts that share a cache would rebuild the same folder in
-    turn, each while the other runs it.
+    It includes fattn-probe's own files. Otherwise two checkouts that share a cache would alternately rebuild the same
+    folder, while the other runs programs in it.
     """
     return replace(request.fingerprint, compilers=compilers, stamp=own_stamp())
 
@@ -140,12 +140,12 @@ def folder_of(request: BuildRequest, key: Fingerprint) -> Path:
 
 @dataclass(frozen=True)
 class Contents:
-    """The contents of a build folder, which only grow.
+    """The contents of a build folder; they only grow.
 
-    `kernels` are names of kernel cases ("mma 64,64,8,8") or of one kernel of a case, `sources` additional files of
-    ggml-cuda/ and ggml-base by name, `architectures` files of libllama that not every model calls. `libllama` is the
-    digest of libllama's source, empty in a build without it. A `dry` build can launch kernels but not run them: it has
-    a part of the simulator.
+    `kernels` are names of kernel cases ("mma 64,64,8,8") or of single kernels of a case, `sources` names of additional
+    files of ggml-cuda/ and ggml-base, `architectures` files of libllama that only some models call. `libllama` is the
+    digest of libllama's source, empty in a build without it. A `dry` build has only a part of the simulator: it can
+    launch kernels but not run them.
     """
 
     kernels: tuple[str, ...] = ()
@@ -157,7 +157,7 @@ class Contents:
     libllama: str = ""
 
     def union(self, other: "Contents") -> "Contents":
-        """The contents of both."""
+        """The combined contents."""
         return Contents(
             tuple(dict.fromkeys(self.kernels + other.kernels)),
             tuple(dict.fromkeys(self.sources + other.sources)),
@@ -174,7 +174,7 @@ class Contents:
         return any(name in self.programs for name in WITH_LIBLLAMA)
 
     def for_tree(self, tree: Tree) -> "Contents":
-        """The contents with the digest of a tree's libllama; without libllama's programs if the tree lacks it."""
+        """The contents with the digest of a tree's libllama, or without libllama's programs if the tree lacks it."""
         if not self.has_libllama:
             return self
         if has_models(tree.root):
@@ -185,9 +185,9 @@ class Contents:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The contents of manifest.json; it is written last, so a folder that has one is complete.
+    """The contents of manifest.json; it is written last, so a folder with a manifest is complete.
 
-    `fingerprint` is that of the build: what was compiled, by which compilers and by which files of fattn-probe.
+    `fingerprint` identifies what was compiled, the compilers, and fattn-probe's files that builds depend on.
     """
 
     source: str
@@ -203,18 +203,18 @@ class Manifest:
 
     @property
     def released(self) -> bool:
-        """Whether the kernels are those of an unchanged llama.cpp release: no folder, no fork, no patch."""
+        """Whether the kernels are those of an unchanged llama.cpp release: no folder, no fork, no patches."""
         return not self.patches and is_release(self.source)
 
 
 def new_manifest(request: BuildRequest, key: Fingerprint, contents: Contents) -> Manifest:
-    """The manifest of a build that is finished now."""
+    """The manifest of a build that has just finished."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return Manifest(request.tree.spec, request.tree.build_number, key, contents, now)
 
 
 def from_first_version(plain: dict[str, Any]) -> dict[str, Any]:
-    """Convert a manifest of version 1, which had no fingerprint; the oldest do not know the text of their patches."""
+    """Convert a manifest of version 1, which had no fingerprint; the oldest ones lack the digests of their patches."""
     names = plain.pop("patches")
     digests = plain.pop("patch_digests", None) or [""] * len(names)
     return plain | {"fingerprint": plain | {"patches": list(zip(names, digests, strict=True))}}
@@ -227,7 +227,7 @@ MANIFESTS = Document("a build's manifest", Manifest, version=2, indent=2, from_f
 class Build:
     """A finished build; `request` is None for a build opened from a folder.
 
-    `objects` counts what was compiled to make it; None if it existed.
+    `objects` counts the objects that were compiled to make it; None if it existed already.
     """
 
     folder: Path
@@ -236,7 +236,7 @@ class Build:
     objects: Objects | None = None
 
     def program(self, name: str) -> Path:
-        """The path of a program, or InputError if this build was made without it."""
+        """The path of a program; InputError if this build does not have it."""
         path = self.folder / "bin" / name
         if not path.is_file():
             has = ", ".join(self.manifest.contents.programs)
@@ -245,12 +245,12 @@ class Build:
 
     @property
     def runner(self) -> Path:
-        """fattn-runner on the engine's device."""
+        """The path of fattn-runner for the engine's device."""
         return self.program(RUNNER)
 
     @property
     def test_backend_ops(self) -> Path:
-        """Upstream's test-backend-ops, with the engine's device and the CPU backend."""
+        """The path of upstream's test-backend-ops, with the engine's device and the CPU backend."""
         return self.program(TEST_BACKEND_OPS)
 
     @property
@@ -261,10 +261,10 @@ class Build:
 
     @property
     def tree(self) -> Tree | None:
-        """The tree in `sources`."""
+        """The tree in `sources`; None if there is none."""
         made, root = self.manifest, self.sources
         return Tree(made.source, root, made.build_number, made.fingerprint.tree, probe(root)) if root else None
 
     def env(self) -> dict[str, str]:
-        """The environment of the programs: no search for fusions, which would call operators that are not built."""
+        """Environment variables for the programs: no fusion of ops, which would call ops that are not built."""
         return {"GGML_CUDA_DISABLE_FUSION": "1"}

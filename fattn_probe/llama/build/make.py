@@ -1,4 +1,4 @@
-"""Make a build: write its files, run ninja, and store what ptxas reports about each kernel (`-Xptxas -v`)."""
+"""Make a build: write its files, run ninja, and store each kernel's resources as ptxas reports them."""
 
 import functools
 import json
@@ -63,8 +63,8 @@ ENTRY = re.compile(
 SHARED = re.compile(r"(\d+) bytes smem")
 TEST_SOURCE = "tests/test-backend-ops.cpp"
 PREPARING = threading.Lock()
-"""One thread at a time writes the files of a build: eight at once, each with thousands of calls of the system, take
-turns with the interpreter's lock, and need twice the time of one after the other."""
+"""Lets only one thread at a time write the files of a build: eight at once, each with thousands of system calls,
+contend for the interpreter's lock, and take twice as long as one after the other."""
 
 
 def read_resources(folder: Path) -> dict[str, Resources]:
@@ -87,9 +87,9 @@ def extend(
     jobs: int | JobSlots | None,
     again: bool,
 ) -> Build:
-    """Compile what the build in a folder lacks of `contents`, or everything `again`; the caller holds the lock.
+    """Compile the parts of `contents` that a build folder lacks, or all with `again`; the caller holds the lock.
 
-    No runner loads the libraries while they are replaced. The manifest is written last.
+    No runner can load the libraries while they are replaced. The manifest is written last.
     """
     folder = growth.folder
     env = build_env(growth, toolchain, again)
@@ -118,7 +118,7 @@ def extend(
         except BuildError as error:
             if UNIT_PREFIX not in str(error):
                 raise
-            # Two files of libllama, or of a patch, may define the same name: each is compiled by itself.
+            # Two files of libllama, or of a patch, may define the same name: compile each one separately.
             plan = make_plan(request, toolchain, contents, apart, heaviest_first(contents.kernels, known))
             growth.write("build.ninja", plan.render())
             ninja(targets=plan.objects)
@@ -133,12 +133,12 @@ def extend(
 
 
 def heaviest_first(kernels: Iterable[str], known: Mapping[str, float]) -> tuple[str, ...]:
-    """The names of kernel cases: first unknown ones, then those that took longest in earlier builds."""
+    """The kernel cases in the order to compile: unknown times first, then the longest in earlier builds."""
     return tuple(sorted(kernels, key=lambda name: -known.get(case_file(name), float("inf"))))
 
 
 def build_env(growth: Growth, toolchain: Toolchain, again: bool) -> dict[str, str]:
-    """The environment of a build's commands; removes the last build's leftovers: ccache's report, objects to renew."""
+    """The environment of a build's commands; first removes ccache's old report and, with `again`, all objects."""
     for name in (STATS_LOG, "obj", OVERLAY_STAMP) if again else (STATS_LOG,):
         growth.remove(name)
     shared = ccache_env(toolchain.versions) if toolchain.ccache else {}
@@ -146,7 +146,7 @@ def build_env(growth: Growth, toolchain: Toolchain, again: bool) -> dict[str, st
 
 
 def check_contents(tree: Tree, contents: Contents, sources: Sources) -> None:
-    """InputError for programs and kernels that the tree does not have."""
+    """Raise InputError if the tree lacks any of the programs or kernels."""
     unknown = [name for name in contents.programs if name not in PROGRAMS]
     if unknown:
         raise InputError(f"unknown program {unknown[0]!r}; allowed: {', '.join(PROGRAMS)}")
@@ -156,7 +156,7 @@ def check_contents(tree: Tree, contents: Contents, sources: Sources) -> None:
         raise InputError(f"source {tree.spec!r}: this tree has no libllama, which models need")
     if not sources.cpu and any("cpu" in BACKENDS[name] for name in contents.programs):
         raise InputError(
-            f"source {tree.spec!r}: ggml's CPU backend in this tree is older than those that fattn-probe can build: "
+            f"source {tree.spec!r}: this tree's CPU backend of ggml is too old for fattn-probe to build: "
             "ggml/src/ggml-cpu/CMakeLists.txt has no list GGML_CPU_SOURCES"
         )
     for name in contents.kernels:
@@ -166,9 +166,9 @@ def check_contents(tree: Tree, contents: Contents, sources: Sources) -> None:
 def make_plan(
     request: BuildRequest, toolchain: Toolchain, contents: Contents, sources: Sources, heaviest: tuple[str, ...] = ()
 ) -> Plan:
-    """The steps of a build; `heaviest` as for `Planner`."""
+    """The plan of a build; `heaviest` is as in `Planner`."""
     cudart = toolchain.cudart.name if toolchain.cudart else None
-    if toolchain.cuda_include.is_relative_to(cache_dir()):  # another cache's objects have the same commands
+    if toolchain.cuda_include.is_relative_to(cache_dir()):  # so that commands are the same in any cache
         include = Path(os.path.relpath(toolchain.cuda_include, folder_of(request, key_of(request, toolchain.versions))))
         toolchain = replace(toolchain, cuda_include=include)
     return Planner(Flags(request, toolchain, sources), contents, cudart, heaviest).plan()
@@ -182,7 +182,7 @@ def plan_build(
     full: bool = False,
     sources: Iterable[str] = (),
 ) -> tuple[Path, Plan]:
-    """The folder and the steps of a build from an empty cache; writes nothing."""
+    """The folder and the plan of a build that starts from nothing; writes no files."""
     toolchain = find_toolchain(request.engine)
     contents = Contents(tuple(case.name for case in kernels), tuple(sources), tuple(programs), full)
     tree_sources = read_sources(request.tree, request.quants, toolchain.machine)
@@ -192,7 +192,7 @@ def plan_build(
 
 
 def add_missing(build: Build, symbol: str, progress: Report = silent) -> Build:
-    """Compile the source of a symbol that a program of this build called but lacks (exit status 87), and relink.
+    """Add the source of a missing symbol to a build, and relink, after a program called it (exit status 87).
 
     BuildError if no file of the tree defines the symbol, or if the build was opened without its source.
     """
@@ -216,9 +216,9 @@ def add_missing(build: Build, symbol: str, progress: Report = silent) -> Build:
 
 
 def defining(name: str, request: BuildRequest, sources: Sources) -> Contents:
-    """The contents of a build that define a demangled function: one kernel or file; none if no file of the tree does.
+    """The contents (one kernel or one file) that define a demangled function; empty if no file of the tree does.
 
-    A host function that launches kernels is in a separate file if the kernels are compiled separately.
+    If kernels are compiled separately, a host function that launches them is in a file of its own.
     """
     tree, types = request.tree, ggml_types(request.tree.root)
     if case := case_of(name, sources.cases, types):

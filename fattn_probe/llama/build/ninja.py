@@ -1,4 +1,4 @@
-"""Run ninja with live progress and the estimated time left; on failure report the first errors and the log's path."""
+"""Run ninja with live progress and the estimated time left; a failure reports the first errors and the log's path."""
 
 import contextlib
 import errno
@@ -31,19 +31,19 @@ SHOWN_ERRORS = 12
 LOG_TAIL = 15
 TICK_SECONDS = 1.0
 CACHED_SECONDS = 0.5
-"""A faster compile was a hit in ccache."""
+"""A compile faster than this was a hit in ccache."""
 RECORDS = (".ninja_log", ".ninja_deps")
-"""Ninja's own files in a folder. It crashes on damaged ones; without them it asks the compilers again."""
+"""Ninja's own files in a folder. It crashes if they are damaged; if they are missing, it runs the steps again."""
 CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS)
 GIB = 2**30
-GIB_A_COMPILE = 1.5  # memory of nvcc for the heaviest kernel instances
+GIB_A_COMPILE = 1.5  # memory that nvcc needs for the heaviest kernel instances
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a build: steps done of the total, the latest step, seconds since the start.
+    """The progress of a build: steps done of the total, the current step's label, seconds since the start.
 
-    `left` is the estimated number of remaining seconds, None if unknown.
+    `left` is the estimated time left in seconds, None if unknown.
     """
 
     done: int
@@ -57,11 +57,11 @@ Report = Callable[[Progress], None]
 
 
 def silent(progress: Progress) -> None:
-    """Report nothing."""
+    """A `Report` that shows nothing."""
 
 
 def step_seconds(builds: Iterable[Path]) -> dict[str, float]:
-    """The longest time of each step in ninja's logs of some build folders, by the step's label."""
+    """The longest time in seconds of each step, by label, in the ninja logs of some build folders."""
     found: dict[str, float] = {}
     for folder in builds:
         for output, (start, end, *_) in logged(folder).items():
@@ -72,7 +72,7 @@ def step_seconds(builds: Iterable[Path]) -> dict[str, float]:
 
 
 def logged(folder: Path) -> dict[str, list[str]]:
-    """The last row of each output in ninja's log: start and end in ms, time of the output, its path, a digest."""
+    """The last row of ninja's log for each output: start and end (ms), the output's time stamp and path, a digest."""
     try:
         text = (folder / ".ninja_log").read_text(errors="replace")
     except OSError:
@@ -83,10 +83,10 @@ def logged(folder: Path) -> dict[str, list[str]]:
 
 @dataclass
 class TimeLeft:
-    """The steps of a build in progress.
+    """An estimate of the time that a build in progress still takes.
 
-    `known` has seconds of earlier builds by label; an unknown step counts as average. The seconds are scaled by the
-    ratio of this build's finished steps to their earlier times.
+    `known` has the seconds of each step in earlier builds, by label; an unknown step counts as average. The times are
+    scaled by the ratio of this build's finished steps to their earlier times.
     """
 
     labels: set[str]
@@ -98,7 +98,7 @@ class TimeLeft:
     done: int = 0
 
     def see(self, done: int, label: str) -> None:
-        """Process a status line of ninja: one when a step starts, and one with a higher count when it ends."""
+        """Process a status line; ninja prints one when a step starts, and one with a higher count when it ends."""
         if done > self.done and label in self.started:
             self.finished[label] = self.clock() - self.started.pop(label)
         elif done == self.done:
@@ -107,7 +107,7 @@ class TimeLeft:
 
     @property
     def seconds(self) -> float | None:
-        """The remaining seconds: the longest step, or all steps divided by the jobs; None if unknown."""
+        """The estimated seconds left: the longest step, or all steps divided by the jobs if that is more; or None."""
         expected = {**self.known, **self.finished}
         samples = [expected[label] for label in self.labels if label in expected]
         if not samples:
@@ -122,10 +122,10 @@ class TimeLeft:
 
 
 class JobSlots:
-    """Slots for compiles, shared by the ninja processes of several builds through GNU make's jobserver protocol.
+    """Slots for compiles that several ninja processes share, by GNU make's jobserver protocol.
 
-    A thread takes a slot before it runs ninja or other work that keeps a core busy. Ninja takes more while slots are
-    free. `begin` is called when the files of a build are written, before anything is compiled.
+    A thread takes a slot before it runs ninja or other work that keeps a core busy; ninja takes more while slots are
+    free. `begin` is called when a build's files have been written, before anything is compiled.
     """
 
     def __init__(self, number: int, begin: Callable[[], None] = lambda: None) -> None:
@@ -141,38 +141,38 @@ class JobSlots:
         os.write(self._write, b"+" * number)
 
     def close(self) -> None:
-        """Release the jobserver; no ninja may use it any more."""
+        """Close the jobserver's pipe; no ninja process may still be using it."""
         os.close(self._read)
         os.close(self._write)
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment in which ninja finds the slots."""
+        """Environment variables that tell ninja about the slots."""
         pipe = f"/proc/{os.getpid()}/fd/{self._read}"
         return {"MAKEFLAGS": f" -j{self.number} --jobserver-auth=fifo:{pipe}"}
 
 
 def default_jobs() -> int:
-    """The number of parallel compiles that processors and memory allow."""
+    """The number of parallel compiles, limited by the processors and the memory."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
     return max(1, min(cores(), int(memory / GIB_A_COMPILE)))
 
 
 def parse_status(line: str) -> tuple[int, int, str] | None:
-    """(done, total, label) of a status line of ninja, else None."""
+    """(done, total, label) from a status line of ninja; None for any other line."""
     match = STATUS.fullmatch(line)
     return (int(match.group(1)), int(match.group(2)), match.group(3)) if match else None
 
 
 def first_errors(output: str) -> list[str]:
-    """The lines with errors of a failed build's log, or its tail."""
+    """The error lines in a failed build's log, or its tail if there are none."""
     lines = [line for line in output.splitlines() if line.strip() and not parse_status(line)]
     errors = [line for line in lines if ERROR.search(line) and not line.startswith("FAILED: ")]
     return errors[:SHOWN_ERRORS] or lines[-LOG_TAIL:]
 
 
 def failed_step(output: str) -> str:
-    """The output of the first failed step."""
+    """The output file of the first failed step."""
     match = re.search(r"^FAILED: (?:\[code=\d+\] )?(\S+)", output, re.MULTILINE)
     return match.group(1) if match else "a step"
 
@@ -188,10 +188,10 @@ def run_ninja(
 ) -> None:
     """Build some or all targets of build.ninja in a folder, with `env` added to this process's environment.
 
-    The files that the steps write count as changed. At most `jobs` steps run in parallel, or if it is `JobSlots`, one
-    in the caller's slot and one in each free slot. `known` are the seconds of steps in earlier builds. The complete
+    The files that the steps write are recorded in `growth`. At most `jobs` steps run in parallel; with `JobSlots`, one
+    in the caller's slot and one in each free slot. `known` has the seconds of steps in earlier builds. The complete
     output goes to build.log. Ninja runs on its own terminal, because only then does it print the start of each step. A
-    failed step raises BuildError; an interrupt first ends ninja and its compilers.
+    failed step raises BuildError; an interrupt first stops ninja and its compilers.
     """
     folder, before, variables = growth.folder, logged(growth.folder), dict(env or {})
     records = [path for path in map(folder.joinpath, RECORDS) if path.exists()]
@@ -218,7 +218,7 @@ def run_ninja(
             if before.get(output) != row:
                 growth.changed.update((output, f"{output}.log", f"{output.removesuffix('.o')}.gcno"))
     if code in CRASHES and records:
-        log.warning("%s: ninja was %s: its records are damaged, and made again", folder, describe_code(code))
+        log.warning("%s: ninja was %s: removing its damaged records and trying again", folder, describe_code(code))
         for path in records:
             remove_tree(path)
         return run_ninja(growth, report, jobs, env, known, targets=targets)
@@ -232,7 +232,7 @@ def run_ninja(
 
 
 def steps_to_do(argv: list[str]) -> set[str]:
-    """The labels of the steps that ninja would run; none if it cannot say."""
+    """The labels of the steps that ninja would run; empty if ninja fails."""
     done = run([*argv, "-n"], env={"NINJA_STATUS": "@%f/%t@ "}, failure=None)
     statuses = map(parse_status, done.stdout.splitlines())
     return {status[2] for status in statuses if status}
@@ -240,9 +240,9 @@ def steps_to_do(argv: list[str]) -> set[str]:
 
 @contextlib.contextmanager
 def spawned(argv: list[str], variables: Mapping[str, str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Run a program on its own wide terminal; it ends with the block, or with this process if that is killed.
+    """Run a program on its own wide terminal; it is stopped at the end of the block, or when this process is killed.
 
-    The terminal controls the program's session: when this end of it closes, the kernel sends a hangup.
+    The terminal controls the program's session: when our end of it closes, the kernel sends SIGHUP.
     """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 4000, 0, 0))
@@ -267,7 +267,7 @@ def spawned(argv: list[str], variables: Mapping[str, str]) -> Iterator[tuple[sub
 
 
 def control_terminal() -> None:
-    """Make stdout the controlling terminal of this process's session, and restore SIGHUP, which `nohup` ignores."""
+    """Make stdout the controlling terminal of this process's session, and undo the ignored SIGHUP of `nohup`."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     fcntl.ioctl(1, termios.TIOCSCTTY, 0)
 
@@ -275,7 +275,7 @@ def control_terminal() -> None:
 def read_lines(terminal: int, tick: float | None = None) -> Iterator[str]:
     """The lines that a terminal shows, without control sequences; "" whenever it is silent for `tick` seconds.
 
-    Ninja overwrites its status line with \\r and does not end it while a step runs; such a line is yielded at once.
+    Ninja overwrites its status line with \\r and leaves it unfinished while a step runs; it is yielded at once.
     """
     pending = ""
     while True:
@@ -283,7 +283,7 @@ def read_lines(terminal: int, tick: float | None = None) -> Iterator[str]:
             yield ""
         try:
             chunk = os.read(terminal, 65536)
-        except OSError:  # how Linux reports the end
+        except OSError:  # on Linux, the end of the output
             chunk = b""
         if not chunk:
             break

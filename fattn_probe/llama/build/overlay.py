@@ -1,4 +1,4 @@
-"""Copy or generate the files of a build folder: the overlay, and fattn-probe's own C++."""
+"""Write the files of a build folder: the overlay (the changed copy of a tree), and fattn-probe's own C++."""
 
 import functools
 import re
@@ -54,22 +54,22 @@ from fattn_probe.llama.source.features import kernel_parameters
 from fattn_probe.llama.source.tree import digest_files
 
 ERRORS = "surrogateescape"  # comments of a tree need not be UTF-8
-OVERLAY_STAMP = "overlay.stamp"  # in a build folder: the state of the overlay when it was made
+OVERLAY_STAMP = "overlay.stamp"  # in a build folder: a digest of the overlay's state when it was written
 OWN_CASES = "/fattn-probe-"  # in the paths of generated files in the overlay
 CUDA_SUFFIXES = (".cu", ".cuh", ".h")
 ATTENTION = "fattn"
 REWRITTEN = Kind("rewritten", "the rewritten file")
-Task = tuple[str, str, Style]  # a file to rewrite: its text, its name and the style
-FEW = 16  # files, which take less time than it takes to start processes
+Task = tuple[str, str, Style]  # a file to rewrite: its text, its name, and how to rewrite it
+FEW = 16  # up to this many files take less time than starting processes
 VENDOR = "hip.h"
-"""In vendors/: CUDA's names, for hipcc."""
+"""A file in vendors/ that defines CUDA's names for hipcc."""
 NAME = re.compile(r"^#define (\w+)[ \t]+(\w+)$", re.MULTILINE)
 CALLED = re.compile(r"\b(\w+)\s*\(")
 
 
 @functools.cache
 def known_ptx() -> frozenset[str]:
-    """The names in `simt::ptx`: everything that the simulator's headers declare or call in this namespace."""
+    """The names in `simt::ptx`: everything that the simulator's headers for this namespace declare or call."""
     names: set[str] = set()
     for path in (NATIVE / "sim").rglob("*.h"):
         text = path.read_text()
@@ -79,7 +79,7 @@ def known_ptx() -> frozenset[str]:
 
 
 def prepare(growth: Growth, request: BuildRequest, sources: Sources, contents: Contents) -> None:
-    """Update the overlay and native/ of a build folder; unchanged files keep their modification times."""
+    """Update the overlay and native/ in a build folder; unchanged files keep their modification times."""
     growth.folder.mkdir(parents=True, exist_ok=True)
     renew_overlay(growth, request, sources, contents)
     cuda = f"{OVERLAY}/{CUDA}"
@@ -111,21 +111,21 @@ def prepare(growth: Growth, request: BuildRequest, sources: Sources, contents: C
 
 @functools.cache
 def native_texts() -> dict[str, str]:
-    """The text of each file of fattn-probe's own C++, by its path in a build folder."""
+    """The text of each of fattn-probe's own C++ files, by its path in a build folder."""
     own = [path for path in own_files() if path.is_relative_to(NATIVE)]
     return {f"native/{path.relative_to(NATIVE)}": path.read_text() for path in own}
 
 
 def write_native(growth: Growth) -> None:
-    """Copy fattn-probe's own C++ to native/ of a build folder."""
+    """Copy fattn-probe's own C++ to native/ in a build folder."""
     for name, text in native_texts().items():
         growth.write(name, text)
 
 
 def renew_overlay(growth: Growth, request: BuildRequest, sources: Sources, contents: Contents) -> None:
-    """Update the overlay, unless it is up to date; the folder is for one source and its patches."""
+    """Update the overlay unless it is up to date; a build folder belongs to one source with its patches."""
     overlay, stamp = growth.folder / OVERLAY, growth.folder / OVERLAY_STAMP
-    # What is compiled; but generated files only include others of these, and the overlay does not depend on them.
+    # The compiled files, without generated ones, which only include the others and do not affect the overlay.
     compiled = {case.header for case in sources.cases.values()}
     compiled |= {CONVERSIONS, *(sources.full if contents.full else (*sources.cuda, *contents.sources))}
     files = sorted(file for file in compiled if OWN_CASES not in f"/{file}")
@@ -140,7 +140,7 @@ def renew_overlay(growth: Growth, request: BuildRequest, sources: Sources, conte
 
 
 def overlay_state(overlay: Path, compiled: list[str]) -> str:
-    """A digest of the files of an overlay, by size and time, of what is compiled, and of fattn-probe."""
+    """A digest of the overlay's files (sizes and times), of the list of compiled files, and of fattn-probe's files."""
     files = sorted(path for path in files_of(overlay) if OWN_CASES not in f"/{path}")
     found = ("{} {} {}".format(path, *status_of(f"{overlay}/{path}")[:2]) for path in files)
     return hexdigest("\0".join((own_stamp(), *compiled, *found)))
@@ -149,9 +149,9 @@ def overlay_state(overlay: Path, compiled: list[str]) -> str:
 def make_overlay(
     overlay: Path, request: BuildRequest, sources: Sources, compiled: Iterable[str], models: Iterable[PurePosixPath]
 ) -> None:
-    """Copy the files of a tree that are built, apply the patches, and for the simulator rewrite what is compiled.
+    """Copy a tree's files for the build, apply the patches, and for the simulator rewrite the compiled files.
 
-    BuildError if the tree is no longer the one whose digest the request has: a build would have parts of both.
+    BuildError if the tree no longer has the request's digest: the build would mix two versions.
     """
     kept = list(kept_files(request.tree.root))
     for path in (*kept, *models):
@@ -169,9 +169,9 @@ def make_overlay(
         number = f'#pragma once\n#define LLAMA_VERSION "{request.tree.build_number}"\n#define LLAMA_COMMIT "unknown"\n'
         (overlay / "src/llama-version.h").write_text(number)
     if request.engine == "sim":
-        cuda = overlay / CUDA  # of which the attention kernels include a third
+        cuda = overlay / CUDA  # the attention kernels include only a third of it
         paths = included([cuda / name for name in compiled], (cuda, cuda.parent), cuda)
-        hip = is_amd(request.arch)  # for which ggml's CMakeLists.txt does not ask for -ffast-math
+        hip = is_amd(request.arch)  # here ggml's CMakeLists.txt does not set -ffast-math
         style = Style(not hip, apart=kernels_apart(request.engine, request.flavour), hip=hip)
         rewrite_files(paths, style)
         if (conversions := cuda / CONVERSIONS).is_file():
@@ -180,15 +180,15 @@ def make_overlay(
             (cuda / CONVERSIONS_TO_F16).write_text(text, errors=ERRORS)
         if style.apart and is_joined(request.tree, request.applied):
             text = (cuda / LAUNCHES / DISPATCH_OF_TILES).read_text(errors=ERRORS)
-            with (cuda / LAUNCHES / DISPATCH).open("a", errors=ERRORS) as file:  # which has included the headers
+            with (cuda / LAUNCHES / DISPATCH).open("a", errors=ERRORS) as file:  # it includes the headers already
                 file.write("\n" + INCLUDE.sub("", text))
 
 
 def declare_cases(cuda: Path, cases: Iterable[KernelCase]) -> None:
-    """Declare every case `extern` at the end of the header that defines it.
+    """Declare every kernel case `extern` at the end of the header that defines its macro.
 
-    Upstream's own list has gaps (head sizes 192 and 576 in October 2026), and fattn.cu then compiles those kernels a
-    second time: 40 s of a debug build, most of its time.
+    Upstream's own list has gaps (head sizes 192 and 576 in October 2026), so fattn.cu would compile those kernels a
+    second time: 40 s, most of the time of a debug build.
     """
     lines: dict[str, list[str]] = {}
     for case in cases:
@@ -200,11 +200,11 @@ def declare_cases(cuda: Path, cases: Iterable[KernelCase]) -> None:
 
 
 def rewrite_files(paths: Iterable[Path], style: Style) -> None:
-    """Rewrite CUDA files to C++, in place; attention kernels compiled separately get a second file that launches them.
+    """Rewrite CUDA files to C++, in place; if kernels are compiled separately, attention files get a second version.
 
-    In the second file of a header, kernels have no bodies, so that a change in one does not change it. Those of COMMON,
-    which run beside other kernels, only have bodies in a third file. Further files have the name and the lines of the
-    first for debuggers and compilers.
+    The second version of a header launches the kernels but has no bodies, so a change in a body does not change it. The
+    kernels of COMMON, which run beside other kernels, have their bodies only in a third version. To debuggers and
+    compilers, all versions have the name and line numbers of the first.
     """
     tasks = dict[Path, Task]()
     for path in paths:
@@ -225,9 +225,9 @@ def rewrite_files(paths: Iterable[Path], style: Style) -> None:
 
 @functools.lru_cache(maxsize=4)
 def rewritten(tasks: tuple[Task, ...]) -> list[str]:
-    """The texts of files for the simulator.
+    """The rewritten texts of files.
 
-    Rewriting all files takes two seconds, so the unchanged files of a patched or edited tree are read from the cache.
+    Rewriting all files takes two seconds, so the results are cached, for trees in which only a few files change.
     """
     keys = {task: hexdigest((f"{own_stamp()}\0{task[1]}\0{task[2]}\0", task[0])) for task in tasks}
     found = {task: kept for task, key in keys.items() if (kept := read_document(REWRITTEN, key)) is not None}
@@ -240,16 +240,16 @@ def rewritten(tasks: tuple[Task, ...]) -> list[str]:
 
 
 def packing(tell: Tell) -> AbstractContextManager[Callable[[Task], bytes]]:
-    """A worker's function."""
+    """Provide `packed` as a worker's function."""
     return nullcontext(packed)
 
 
 def packed(task: Task) -> bytes:
-    """The text of one file for the simulator, compressed."""
+    """The rewritten text of one file, compressed."""
     text, name, style = task
     if name == VENDOR:
-        # It defines CUDA's names as HIP's names, which the simulator's HIP headers in turn define as CUDA's names. A
-        # macro does not expand within itself, so HIP's name would remain.
+        # This header defines CUDA's names as HIP's names, and the simulator's HIP headers define these as CUDA's names.
+        # A macro does not expand within itself, so HIP's name would remain.
         headers = (path.read_text() for path in (NATIVE / HIP_HEADERS).rglob("*.h"))
         names = {hip: cuda for header in headers for hip, cuda in NAME.findall(header)}
         text = NAME.sub(lambda match: "" if names.get(match[2]) == match[1] else match[0], text)
@@ -257,7 +257,7 @@ def packed(task: Task) -> bytes:
 
 
 def settle(growth: Growth, fresh: Path) -> None:
-    """Make the overlay equal to `fresh`; leaves equal files and generated ones untouched."""
+    """Make the overlay equal to `fresh`; equal files and generated files stay untouched."""
     target, wanted = growth.folder / OVERLAY, set(files_of(fresh))
     if not target.exists():
         fresh = fresh.rename(target)

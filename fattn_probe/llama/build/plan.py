@@ -1,4 +1,4 @@
-"""The plan of a build: its steps in order."""
+"""Plans the steps of a build."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ CAPTURE_SOURCE = "native/models/capture.cpp"
 CASE_PREFIX = "fattn-probe-"
 STUBS_SCRIPT = Path(__file__).with_name("stubs.py")
 
-# The backends of each program. fattn-runner has no ggml-cpu, which would double the time of a first build.
+# The backends of each program. fattn-runner has no ggml-cpu, which would double the duration of a first build.
 BACKENDS = {
     RUNNER: ("cuda",),
     CPU_RUNNER: ("cpu",),
@@ -61,9 +61,9 @@ BACKENDS = {
 
 @dataclass(frozen=True)
 class Planner:
-    """Makes the steps of one build; `cudart` is the name of the CUDA runtime library for the cuda engine.
+    """Plans one build; `cudart` is the file name of the CUDA runtime library for the cuda engine.
 
-    `heaviest` are the names of the contents' kernels in the order in which they compile; if empty, the contents' order.
+    `heaviest` lists the kernels in the order in which to compile them; if empty, the order of `contents` is used.
     """
 
     flags: Flags
@@ -78,8 +78,8 @@ class Planner:
         if "cpu" in backends:
             compiles = [self.compile(f"{GGML}/{name}", self.flags.cpu(name)) for name in self.flags.sources.cpu]
             steps += [*compiles, self.link(CPU_LIBRARY, [step.output for step in compiles], (BASE,))]
-        # libggml-base.so, with stubs for everything that is not built. The programs' functions need no stubs. As inputs
-        # of this step the programs compile early, not last and alone.
+        # libggml-base.so, with stubs for functions that neither it nor a program defines. The programs' objects
+        # are inputs of this step, so that they compile early, not last and alone.
         compiles = self.base_compiles()
         objects = [step.output for step in compiles]
         programs = [step.output for name in self.contents.programs for step in self.program_files(name)]
@@ -89,17 +89,17 @@ class Planner:
         return Plan(tuple({step.output: step for step in steps}.values()))
 
     def compile(self, source: str, command: Iterable[str], folder: str = "", log: bool = False) -> BuildStep:
-        """One compile; obj/ mirrors the folders of the sources."""
+        """The step that compiles one source; obj/ mirrors the folders of the sources."""
         target = f"obj/{folder}{source.removeprefix('overlay/').removeprefix('ggml/src/')}.o"
         return compile_step(source, target, command, ccache=bool(self.flags.toolchain.ccache), log=log)
 
     @property
     def base_objects(self) -> list[str]:
-        """The objects of libggml-base.so."""
+        """The paths of libggml-base.so's objects."""
         return [step.output for step in self.base_compiles()]
 
     def base_compiles(self) -> list[BuildStep]:
-        """The compiles of libggml-base.so: all that the programs call."""
+        """The steps that compile libggml-base.so, without files that no program calls."""
         programs = set(self.contents.programs)
         unused = UNUSED if programs == {RUNNER} else () if TEST_BACKEND_OPS in programs else UNUSED_BY_MOST
         left_out = () if self.contents.full else set(unused) - set(self.contents.sources)
@@ -107,9 +107,9 @@ class Planner:
         return [self.compile(f"{GGML}/{name}", self.flags.base(name)) for name in files]
 
     def link(self, output: str, objects: Iterable[str], libraries: Iterable[str]) -> BuildStep:
-        """The link of a library or a program.
+        """The step that links a library or a program.
 
-        A program loads the libraries when it runs; when kernels are added, it is not linked again.
+        A program loads the libraries when it starts, so it is not linked again when kernels are added.
         """
         inputs, after = (*objects,), (*libraries,)
         openmp = self.flags.openmp if output == CPU_LIBRARY else ()
@@ -117,7 +117,7 @@ class Planner:
         return BuildStep("link", output, inputs, words, after=after)
 
     def kernel_sources(self) -> list[str]:
-        """The .cu files, the heaviest first, relative to ggml-cuda/."""
+        """The .cu files, relative to ggml-cuda/, heaviest first."""
         if self.contents.full:
             return list(self.flags.sources.full)
         kernels = [self.flags.sources.kernel(name) for name in self.heaviest or self.contents.kernels]
@@ -135,12 +135,12 @@ class Planner:
         return list(dict.fromkeys([heaviest[0], *cases, heaviest[1], *wanted, *heaviest[2:]]))
 
     def cuda_library(self) -> list[BuildStep]:
-        """libggml-cuda.so: the kernels, stand-ins for CUDA's libraries, and stubs for everything that is not built."""
+        """The steps of libggml-cuda.so: kernels, stand-ins for CUDA's libraries, stubs for everything not built."""
         sim = self.flags.request.engine == "sim"
         names = self.kernel_sources()
         compiles = [self.compile(f"{CUDA}/{name}", self.flags.kernel(name), log=not sim) for name in names]
         if sim:
-            dry = self.contents.dry and self.flags.request.flavour not in ("check", "count")  # whose kernels call hooks
+            dry = self.contents.dry and self.flags.request.flavour not in ("check", "count")  # hooks
             unused = SIM_KERNELS if dry else TENSOR_CORES if is_amd(self.flags.request.arch) else ()  # NVIDIA's
             counters = (COUNTERS,) if self.flags.request.flavour == "coverage" else ()
             files = (SIM_HOST, DEBUGGED, *counters, *(name for name in SIM_KERNELS if name not in unused))
@@ -149,8 +149,8 @@ class Planner:
         compiles.append(self.compile(lazy, self.flags.cuda_host(lazy)))
         objects = [step.output for step in compiles]
         stubs = self.stubs("obj/stubs.c", objects, self.base_objects, self.cuda_runtime())
-        # Kernels come last, in the order in which they were added: of several copies of an inline function, the linker
-        # takes the first, so that what is added later does not change the code of a kernel that was there before.
+        # Kernels come last, in the order in which they were added. The linker takes the first of several copies of an
+        # inline function, so a kernel that is added later does not change the code of earlier ones.
         places = {f"{case_file(name)}.o": place for place, name in enumerate(self.contents.kernels, 2)}
         objects.sort(key=lambda path: places.get(path.rpartition("/")[2], int(CASE_PREFIX in path)))
         link = self.link(CUDA_LIBRARY, [*objects, stubs[-1].output], [BASE, *self.cuda_runtime()])
@@ -163,10 +163,10 @@ class Planner:
     def stubs(
         self, source: str, objects: list[str], provided: Iterable[str] = (), libraries: Iterable[str] = ()
     ) -> tuple[BuildStep, BuildStep]:
-        """The stubs of a library made of `objects`, which change with them; it is linked against the other libraries.
+        """The steps that write and compile stubs for a library made of `objects` and linked against `libraries`.
 
-        The libraries that this build makes are given as their objects, `provided`. Ninja starts the step with the most
-        dependents, and would otherwise compile those objects first and the heavy kernels last.
+        Libraries that this build makes are given as their objects, in `provided`. Ninja starts with the step that has
+        the most dependents, and would otherwise compile those objects first and the heavy kernels last.
         """
         command = ["python3", "-I", STUBS_SCRIPT.name, "--output", source]
         command += ["--compiler", self.flags.toolchain.cxx, "--sanitize", ",".join(self.flags.request.sanitize)]
@@ -177,7 +177,7 @@ class Planner:
         return step, self.compile(source, self.flags.host(source, UNOPTIMISED), folder="generated/")
 
     def program(self, name: str) -> list[BuildStep]:
-        """A program with its compiles."""
+        """The steps that compile and link a program."""
         backends = BACKENDS[name]
         steps = self.program_files(name)
         libraries = [CUDA_LIBRARY] if "cuda" in backends else []
@@ -193,12 +193,12 @@ class Planner:
         return [*steps, self.link(f"bin/{name}", objects, [*libraries, BASE])]
 
     def program_files(self, name: str) -> list[BuildStep]:
-        """A program's own files, compiled for its backends."""
+        """The steps that compile a program's own files for its backends."""
         backends = BACKENDS[name]
         uses = tuple(f"-DGGML_USE_{backend.upper()}" for backend in backends)
         if name == TEST_BACKEND_OPS:
             source = "overlay/tests/test-backend-ops.cpp"
-            # Without optimisation it compiles in half the time, but each list of upstream's cases takes 20 s longer.
+            # Without optimisation, it compiles in half the time, but listing upstream's cases takes 20 s longer.
             return [*self.registry(uses), self.compile(source, self.flags.host(source))]
         if name in WITH_LIBLLAMA:
             # libllama with the requested architectures; the program has stubs for the others
@@ -210,15 +210,15 @@ class Planner:
         return [self.compile(RUNNER_SOURCE, command, f"{'-'.join(backends)}/")]
 
     def registry(self, uses: tuple[str, ...], folder: str = "") -> list[BuildStep]:
-        """ggml's list of all backends, made at compile time. The runner has one backend and does not need it."""
+        """The steps for ggml's registry, which lists all backends at compile time; the runner does not need it."""
         files = [f"{GGML}/{name}" for name in self.flags.sources.registry]
         return [self.compile(file, (*self.flags.host(file), *uses), folder) for file in files]
 
 
 def derived(contents: Contents, sources: Sources) -> tuple[str, ...]:
-    """The files that launch the kernels of a build that are compiled separately, and those that run beside them.
+    """The files that launch a build's separately compiled kernels, and those with the kernels that run beside them.
 
-    Those in `contents.sources` are left out.
+    Files in `contents.sources` are left out.
     """
     kernels, cases = map(sources.kernel, contents.kernels), sources.cases.values()
     alone = [kernel for kernel in kernels if kernel.instance]
@@ -226,13 +226,13 @@ def derived(contents: Contents, sources: Sources) -> tuple[str, ...]:
 
 
 def case_file(name: str) -> str:
-    """The generated .cu file of a kernel case of this name: `fattn-probe-mma-64-64-8-8.cu` for `mma 64,64,8,8`."""
+    """The generated .cu file of the kernel case with this name: `fattn-probe-mma-64-64-8-8.cu` for `mma 64,64,8,8`."""
     words = name.replace("GGML_TYPE_", "").lower().replace(" ", "-").replace(",", "-")
     return f"{CASE_PREFIX}{words}.cu"
 
 
 def kernel_of(source: str) -> str:
-    """The kernel case of such a file in short form, `vec 128,f16,q8_0`; any other file name unchanged."""
+    """The short name of a generated file's kernel case, `vec 128,f16,q8_0`; any other file name unchanged."""
     if not source.startswith(CASE_PREFIX):
         return source
     family, _, arguments = source.removeprefix(CASE_PREFIX).removesuffix(".cu").partition("-")
@@ -240,14 +240,14 @@ def kernel_of(source: str) -> str:
 
 
 def launches_text(cases: Iterable[KernelCase]) -> str:
-    """The text of a file with kernel cases that launch kernels whose bodies are elsewhere."""
+    """The text of a file whose kernel cases launch kernels with bodies in other files."""
     cases = tuple(cases)
     headers = dict.fromkeys(f'#include "../{LAUNCHES}/{case.header}"\n' for case in cases)
     return "".join([*headers, "\n", *(f"{case.declaration}\n" for case in cases)])
 
 
 def body_text(file: str, headers: Iterable[str]) -> str:
-    """The text of the file with one kernel's body; `body_file` gives the file's name."""
+    """The text of a file with one kernel's body; `file` is its name from `body_file`."""
     kernel, *values = file.rpartition("/")[2].removeprefix(BODY_PREFIX).removesuffix(".cu").split("-")
     includes = "".join(f'#include "../{header}"\n' for header in (*headers, COMMON, f"{KERNELS}/{COMMON}"))
     return f"{includes}\n{bodies_text([(kernel, values)])}"
@@ -261,9 +261,9 @@ def case_text(case: KernelCase) -> str:
 
 
 def common_text(file: str, cases: Iterable[KernelCase], common: Mapping[str, Sequence[str]]) -> str:
-    """The text of the file with the `common` kernels (template parameters by name) that run beside kernels of cases.
+    """The text of a file with the `common` kernels (template parameters by name) that run beside the kernels of cases.
 
-    These are all that depend only on sizes and columns; fixup kernels run beside stream-K kernels only.
+    It has all instances for the sizes and columns of the cases; fixup kernels only for stream-K kernels.
     """
     found = COMMON_OF.search(file)
     others = int(found[2], 16) if found else 0
@@ -282,7 +282,7 @@ def common_text(file: str, cases: Iterable[KernelCase], common: Mapping[str, Seq
 
 
 def bodies_text(kernels: Iterable[tuple[str, Sequence[str]]]) -> str:
-    """A table of kernels' bodies, by name and template arguments, which makes the compiler emit them."""
+    """A C++ table of pointers to kernel bodies (name, template arguments), so that the compiler emits them."""
     named = (f"{name}<{', '.join(values)}>" if values else name for name, values in kernels)
     bodies = "".join(f"    (void (*)()) &{BODIES}::{words},\n" for words in named)
     return f"[[gnu::used]] static void (*const bodies[])() = {{\n{bodies}}};\n"

@@ -1,8 +1,8 @@
-"""The headers that all attention kernels include, compiled once: to g++ they cost as much as a small kernel itself.
+"""Precompile the headers that all attention kernels include: compiling them takes as long as a small kernel itself.
 
-The compiler reads a header of ours before a kernel's file (`-include`). If there is a precompiled one beside it, g++
-uses that instead and makes the same object, bit for bit. Its depfile then lacks the included headers, by which ccache
-and ninja identify an object; so each kernel's file begins with a line that contains their digest.
+The compiler reads our header before a kernel's file (`-include`). If a precompiled one is beside it, g++ uses that
+instead, and makes the same object, bit for bit. The depfile then lacks the included headers, by which ccache and ninja
+identify an object; so each kernel's file begins with a line that contains their digest.
 """
 
 import contextlib
@@ -21,17 +21,17 @@ from fattn_probe.llama.cxx.includes import included
 
 PRECOMPILED = Kind("precompiled", "the precompiled header")
 HEADERS, QUICK_HEADERS = "fattn-probe-headers.h", "fattn-probe-headers-quick.h"
-"""In ggml-cuda/ of an overlay, one for each set of flags, because g++ does not check all flags."""
+"""Files in an overlay's ggml-cuda/: one for each set of flags, because g++ does not check that all flags agree."""
 TEXT = '#include "prelude.h"\n#include "fattn-common.cuh"\n'
 FEW = 4
-"""For fewer kernels, no header is precompiled: it takes 2.4 s, and saves 0.65 s of the 1.7 to 3 s of each."""
+"""The least number of kernels for which to precompile: it takes 2.4 s, and saves 0.65 s of 1.7 to 3 s per kernel."""
 MOST = 16
-"""The number of precompiled headers that the cache keeps, the newest ones; each takes 80 MB."""
+"""The number of precompiled headers that the cache keeps; each takes 80 MB, and the oldest are removed."""
 
 
 @functools.lru_cache(maxsize=64)
 def digest_line(folder: Path, state: str) -> str:
-    """The first line of a kernel's file: a digest of the headers of a build's folder, made once for each `state`."""
+    """The first line of a kernel's file: a digest of the build folder's headers, computed once per overlay `state`."""
     cuda, ggml, sim = folder / "overlay" / CUDA, folder / "overlay/ggml", folder / "native/sim"
     places = (sim, sim / "include", folder / "native/cublas", cuda, ggml / "include", ggml / "src")
     texts = included([cuda / HEADERS], places, folder)
@@ -40,11 +40,11 @@ def digest_line(folder: Path, state: str) -> str:
 
 @contextlib.contextmanager
 def precompiled(folder: Path, plan: Plan, env: Mapping[str, str], compilers: Sequence[str]) -> Iterator[None]:
-    """In the block, a build's folder has precompiled headers for the plan's kernels.
+    """Link precompiled headers for the plan's kernels into a build folder, for the duration of the block.
 
-    They are from earlier builds, or made now if more than a few kernels are missing. A header that does not compile is
-    left out: compiling the kernels then shows what is wrong with it. The cache may be read-only, and a header may be in
-    use when it is removed: g++ then reads the headers themselves.
+    They are from earlier builds, or made now if at least FEW kernels are missing. A header that does not compile is
+    left out: compiling the kernels then shows its errors. If the cache is read-only, or removes a header in use, g++
+    reads the headers themselves.
     """
     missing: dict[str, list[BuildStep]] = {}
     for step in plan.steps:
@@ -71,14 +71,14 @@ def precompiled(folder: Path, plan: Plan, env: Mapping[str, str], compilers: Seq
 
 
 def command_of(name: str, kernel: Sequence[str]) -> list[str]:
-    """The command that precompiles a header of ours, from the compile command of a kernel; its output is missing."""
+    """The command that precompiles our header, from a kernel's compile command; the caller appends the output."""
     words = [word for word in kernel[: kernel.index("-MD")] if word != "ccache"]
     words[(at := words.index(name)) - 1 : at + 1] = []
     return [*words[:-1], "c++-header", f"overlay/{CUDA}/{name}", "-o"]
 
 
 def make(folder: Path, command: Sequence[str], env: Mapping[str, str], made: Path) -> None:
-    """Precompile a header of a build for the cache, and remove the oldest others."""
+    """Precompile a build's header into the cache, and remove the oldest others."""
     run([*command, made / f"{Path(command[-2]).name}.gch", f"-fdebug-prefix-map={folder}=."], cwd=folder, env=env)
     others = sorted(PRECOMPILED.root.glob("*/"), key=lambda path: path.stat().st_mtime)
     for path in others[: -MOST + 1]:

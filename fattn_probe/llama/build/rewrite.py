@@ -32,11 +32,11 @@ from fattn_probe.llama.build.rewrite_vectors import rewrite_vectors
 from fattn_probe.llama.cxx.functions import device_spans
 from fattn_probe.llama.cxx.tokens import Draft, draft_of, tokenize
 
-# The arithmetic of these files is scalar float32. nvcc unrolls their loops and then fuses a product of one loop with a
-# sum of the next; g++ does the same if it unrolls them. Elsewhere, unrolling only doubles the compile time.
+# The arithmetic of these files is scalar float32. nvcc unrolls their loops, and then fuses a product in one loop with a
+# sum in the next. So does g++ if it unrolls the loops. Elsewhere, unrolling only doubles the compile time.
 UNROLLED = ("fattn-vec", "fattn-tile")
 SPLIT = re.compile(r"fattn.*\.cuh$")
-"""The headers of attention kernels, each instance of which is compiled on its own."""
+"""The headers of attention kernels, whose instances can be compiled separately."""
 UNROLL = re.compile(r"[ \t]*#[ \t]*pragma[ \t]+unroll\b")
 UNROLL_TURNS = re.compile(UNROLL.pattern + r"[ \t]*\(?[ \t]*(\d+)[ \t]*\)?[ \t]*$")
 ALL_TURNS = 64
@@ -47,11 +47,11 @@ WITHOUT_HIP = re.compile(r"[ \t]*#[ \t]*(?:ifndef[ \t]+|if[ \t]+!defined\()GGML_
 
 @dataclass(frozen=True)
 class Style:
-    """How nvcc would compile a file: with `fast_math` (-use_fast_math) or exactly; with `hip`, how clang would for AMD.
+    """How to rewrite a file: like nvcc with `fast_math` (-use_fast_math) or without; with `hip`, like clang for AMD.
 
-    A `whole` program also has host code, and its kernels may print. `unrolls` is whether g++ unrolls the loops that
-    nvcc is told to unroll; it always does so in the kernels of UNROLLED. With `apart`, kernels of SPLIT headers call
-    bodies of their own, which may be in another object. A header without some `bodies` only declares these functions.
+    A `whole` program also has host code, and its kernels may print. With `unrolls`, g++ unrolls the loops that nvcc is
+    told to unroll; in UNROLLED files it always does. With `apart`, the body of each kernel of a SPLIT header becomes a
+    separate function, which may be in another object. Functions not among the `bodies` are only declared.
     """
 
     fast_math: bool = True
@@ -63,7 +63,7 @@ class Style:
 
 
 UPSTREAM = Style()
-"""ggml's CMakeLists.txt asks nvcc for -use_fast_math."""
+"""The style for llama.cpp: ggml's CMakeLists.txt passes -use_fast_math to nvcc."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ class Rewritten:
 
 
 def _rewrite_directives(draft: Draft, *, unrolls: bool) -> None:
-    """Replace `#pragma unroll`, which g++ does not know, by g++'s own pragma or nothing; rewrite launches in macros.
+    """Replace `#pragma unroll`, which g++ does not know, by g++'s own pragma or by nothing; rewrite launches in macros.
 
-    A literal number of iterations stays. nvcc also accepts the pragma in a macro.
+    A literal number of iterations is kept. Inside a macro, where nvcc also accepts the pragma, it is removed.
     """
     for place, (kind, text) in enumerate(draft.tokens):
         if kind != "directive":
@@ -98,7 +98,7 @@ def _rewrite_directives(draft: Draft, *, unrolls: bool) -> None:
 
 
 def _rewrite_lockstep(draft: Draft) -> None:
-    """Keep each `__syncwarp()` that upstream leaves out for HIP: an AMD wave runs in step, but its fibers do not."""
+    """Restore each `__syncwarp()` that upstream omits for HIP: an AMD wave runs in lockstep, but its fibers do not."""
     for index in draft.where.get("__syncwarp", ()):
         before = reversed(range(draft.places[index]))
         place = next((place for place in before if draft.tokens[place].kind not in ("space", "comment")), 0)
@@ -109,8 +109,8 @@ def _rewrite_lockstep(draft: Draft) -> None:
 def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPSTREAM) -> Rewritten:
     """Rewrite the CUDA C++ of `path` to C++17 that compiles after the simulator's prelude.
 
-    Line numbers do not change, so file:line refers to the source. `known_ptx` are the names of the functions in
-    `simt::ptx`: mangled mnemonics.
+    Line numbers do not change, so file:line refers to the source. `known_ptx` are the functions in `simt::ptx`, whose
+    names are mangled mnemonics.
     """
     draft = draft_of(tokenize(text))
     device = device_spans(draft)

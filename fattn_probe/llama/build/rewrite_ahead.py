@@ -1,4 +1,4 @@
-"""Loops of a warp: shuffles (native/sim/shuffle.h), and products that a lane passes first (native/sim/ahead.h)."""
+"""Warp-wide loops: shuffles become butterflies (native/sim/shuffle.h), and lanes run ahead of mma (ahead.h there)."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ SUM = re.compile(rf"(?P<result>\w+) \+= {SHUFFLE} ; \}}")
 CALL = re.compile(rf"(?P<result>\w+) = (?P<function>\w+) \( (?P<own>\w+) , {SHUFFLE} \) ; \}}")
 
 MOST_TOKENS = 24
-"""The length of a body that `SUM` or `CALL` matches."""
+"""The limit on the length of a loop's body that may match `SUM` or `CALL`, in tokens."""
 MULTIPLY = "mma"
 LOADS = "load_ldmatrix"
 GENERIC_LOAD = "load_generic"
@@ -26,8 +26,8 @@ STATEMENT_ENDS = frozenset({"{", "}", ";"})
 def rewrite_shuffles(draft: Draft, device: Spans) -> None:
     """Turn a loop of `x += __shfl_xor_sync(mask, x, offset, width)`, for offset, offset/2 ... 1, into one butterfly.
 
-    This includes `x = f(x, __shfl_xor_sync(...))`. The loop stays and runs once, because a pragma may precede it. Other
-    loops with shuffles are left as they are.
+    So is `x = f(x, __shfl_xor_sync(...))`. The loop stays and runs once, because a pragma may precede it. Other loops
+    with shuffles stay unchanged.
     """
     for start in draft.where.get("for", ()):
         close = draft.mates[start + 1]
@@ -45,7 +45,7 @@ def rewrite_shuffles(draft: Draft, device: Spans) -> None:
 
 
 def _operation(header: str, body: str) -> str | None:
-    """The statement that does all of a loop's steps at once, or None for any other loop."""
+    """The statement that replaces all iterations of such a loop; None for any other loop."""
     turns, match = HEADER.fullmatch(header), SUM.fullmatch(body) or CALL.fullmatch(body)
     if turns is None or match is None:
         return None
@@ -60,10 +60,10 @@ def _operation(header: str, body: str) -> str | None:
 
 
 def rewrite_ahead(draft: Draft, device: Spans) -> None:
-    """Bracket the outermost loops of device code that do nothing but load fragments and multiply them.
+    """Mark the outermost loops of device code that only load fragments and multiply them, so that lanes can run ahead.
 
-    A lane may pass such a loop before the instructions in it are executed: it reads no fragment itself. Functions that
-    load or multiply some fragments with ordinary code first wait for all lanes to catch up.
+    A lane reads no fragment itself, so it may leave such a loop before the loop's instructions are executed. Functions
+    that load or multiply fragments with ordinary code first wait for these instructions.
     """
     stop = -1
     for start in draft.where.get("for", ()):
@@ -76,7 +76,7 @@ def rewrite_ahead(draft: Draft, device: Spans) -> None:
         sums = {argument for name, argument in called if name == MULTIPLY}
         loaded = {argument for name, argument in called if name.startswith(LOADS)}
         declared = _declared(draft, start, end)
-        # A sum that is declared in the loop starts from what its declaration stores, which running ahead would miss.
+        # A sum declared in the loop starts with its initial value, which running ahead would miss.
         if sums and not sums & declared and all(_harmless(draft, index) for index in _body(draft, start, end)):
             draft.before(start, f"simt::begin_ahead({'true' if loaded <= declared else 'false'}); ")
             draft.after(end, " simt::end_ahead();")
@@ -96,7 +96,7 @@ def rewrite_ahead(draft: Draft, device: Spans) -> None:
 
 
 def _calls(draft: Draft, start: int, end: int) -> Iterator[tuple[str, int]]:
-    """(name, index of the bracket) of each call in a loop, `for` and `if` included."""
+    """(name, index of the bracket) of each call in a loop, including `for` and `if`."""
     for index in _body(draft, start, end):
         if draft.words[index] == "(" and (name := _callee(draft, index)):
             yield name, index
@@ -114,7 +114,7 @@ def _declared(draft: Draft, start: int, end: int) -> set[str]:
 
 
 def _body(draft: Draft, start: int, end: int) -> Iterator[int]:
-    """The tokens of a loop, without the headers of the loops in it."""
+    """The tokens of a loop, without the headers of its inner loops."""
     index = start
     while index < end:
         if draft.words[index] == "for":
@@ -124,14 +124,14 @@ def _body(draft: Draft, start: int, end: int) -> Iterator[int]:
 
 
 def _harmless(draft: Draft, index: int) -> bool:
-    """Whether a token is allowed in a loop that lanes pass before its instructions are executed."""
+    """Whether a token is allowed in a loop through which lanes run ahead."""
     word = draft.words[index]
     if word == "(":
         name = _callee(draft, index)
         return not name or name in ALLOWED_CALLS or name.startswith(LOADS)
     if word == ".":
         return draft.word(index - 1) in BUILT_INS
-    if word == "[":  # of an element, not of a lambda
+    if word == "[":  # indexes an element, does not begin a lambda
         return draft.is_name(index - 1) or draft.word(index - 1) in (")", "]")
     if word == "=":
         return draft.word(index - 2) == "int"
@@ -139,7 +139,7 @@ def _harmless(draft: Draft, index: int) -> bool:
 
 
 def _callee(draft: Draft, bracket: int) -> str:
-    """The name before an opening bracket, without template arguments; empty if it opens no call."""
+    """The name before an opening bracket, without template arguments; empty if the bracket opens no call."""
     index = bracket - 1
     if draft.word(index) == ">":
         index = draft.back_over_angles(index) - 1
@@ -147,7 +147,7 @@ def _callee(draft: Draft, bracket: int) -> str:
 
 
 def _statement(draft: Draft, index: int, body: int) -> int:
-    """The first token of the statement that contains a token; a loop without braces is one statement."""
+    """The first token of the statement that contains a token; a loop without braces counts as one statement."""
     while index > body + 1 and draft.words[index - 1] not in STATEMENT_ENDS:
         index -= 1
         if draft.words[index] in (")", "]") and draft.mates[index] != UNMATCHED:

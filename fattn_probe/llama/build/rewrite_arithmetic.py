@@ -4,18 +4,18 @@ from collections.abc import Mapping
 
 from fattn_probe.llama.cxx.tokens import Draft, Spans
 
-# With -use_fast_math, which ggml is built with, expf and __expf are the same instruction: one function for both.
+# With -use_fast_math, as in ggml, expf and __expf are the same instruction, and so the same function here.
 APPROXIMATED = """
     expf exp2f exp10f logf log2f log10f powf sinf cosf tanf tanhf sqrtf rsqrtf fdividef
     __expf __exp10f __logf __log2f __log10f __powf __sinf __cosf __tanf __fdividef __frcp_rn
 """
 FUNCTIONS = {name: f"simt::{name.lstrip('_')}" for name in APPROXIMATED.split()}
-# Without it, only the intrinsics are approximated; these functions are then nvcc's own.
+# Without -use_fast_math, only the intrinsics are approximated; expf etc. are nvcc's precise functions.
 EXACT = {name: replacement for name, replacement in FUNCTIONS.items() if name.startswith("__")}
 EXACT |= {name: f"simt::precise::{name}" for name in ("expf", "logf", "exp2f", "exp", "log")}
-# Clang's for AMD GPUs; `__trap` is a macro of vendors/hip.h, which calls abort()
+# As clang compiles them for AMD GPUs; `__trap` is a macro in vendors/hip.h that calls abort()
 AMD = EXACT | {name: f"simt::{name}" for name in ("expf", "tanhf")} | {"__trap": "simt::trap"}
-# What a whole program's device code prints, asserts, asks of the clock and allocates
+# Functions with which a whole program's device code prints, asserts, reads the clock and allocates
 OUTPUTS = {"printf": "simt::print", "assert": "simt_assert", "clock": "simt::ticks", "clock64": "simt::ticks"}
 OUTPUTS |= {"malloc": "simt::allocate_in_kernel", "free": "simt::free_in_kernel", "abort": "simt::trap"}
 
@@ -29,8 +29,8 @@ def _is_literal(draft: Draft, index: int) -> bool:
 def rewrite_divisions(draft: Draft, device: Spans) -> None:
     """Turn `a / b` into `a *simt::divided_by* b`, `a % b` likewise, and `a /= b` into `a *= simt::reciprocal_of = b`.
 
-    The operand types then select the kind of division. Precedence and associativity do not change, because those of
-    `*` and `/` are equal. Divisions in which both operands are `sizeof` or integer literals stay.
+    Overloads then select the kind of division by the operand types. Precedence and associativity do not change, because
+    `*` and `/` have the same. A division stays if both operands are `sizeof` or integer literals.
     """
     for index in draft.where.get("/", ()):
         left, right = index - 1, index + 1
@@ -47,14 +47,14 @@ def rewrite_divisions(draft: Draft, device: Spans) -> None:
 
 
 def rewrite_outputs(draft: Draft, device: Spans) -> None:
-    """Replace the calls in a whole program's device code that print, assert, read the clock or allocate."""
+    """In a whole program's device code, replace calls that print, assert, read the clock or allocate."""
     replace_calls(draft, device, OUTPUTS)
     for index in draft.where.get("new", ()):
         if index in device and draft.word(index + 1) != "(" and draft.word(index - 1) != "operator":
             draft.replace(index, "new (simt::in_kernel)")
     for index in draft.where.get("delete", ()):
         if index in device and draft.word(index - 1) not in ("=", "operator"):
-            # Make a call of `delete x` or `delete[] x`.
+            # Turn `delete x` or `delete[] x` into a call.
             array = draft.word(index + 1) == "["
             draft.replace(index, "simt::delete_array_in_kernel" if array else "simt::delete_in_kernel")
             first = stop = index + (3 if array else 1)
@@ -67,9 +67,9 @@ def rewrite_outputs(draft: Draft, device: Spans) -> None:
 
 
 def rewrite_assertions(draft: Draft, device: Spans) -> None:
-    """Turn `static_assert` in device code into a check when it is reached.
+    """Turn `static_assert` in device code into a check at run time.
 
-    g++ before 13 rejects an assertion that fails in a discarded branch of `if constexpr`; clang does not.
+    Unlike clang, g++ before 13 rejects an assertion that fails in a discarded branch of `if constexpr`.
     """
     for index in draft.where.get("static_assert", ()):
         if index in device:
@@ -77,7 +77,7 @@ def rewrite_assertions(draft: Draft, device: Spans) -> None:
 
 
 def replace_calls(draft: Draft, device: Spans, names: Mapping[str, str]) -> None:
-    """Replace the names of functions that nvcc compiles differently from g++, where device code calls them."""
+    """In device code, replace the names of called functions that nvcc and g++ compile differently."""
     for name, replacement in names.items():
         for index in draft.where.get(name, ()):
             is_call = draft.word(index + 1) == "(" and draft.word(index - 1) not in (".", "->", "::")

@@ -9,21 +9,21 @@ from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft
 KEYWORDS = ("asm", "__asm__", "__asm")
 QUALIFIERS = frozenset({"volatile", "__volatile__", "goto", "inline"})
 ALIKE = (
-    (r"\.L2::\d+B", ""),  # how much of a line the L2 cache fetches is of no importance here
+    (r"\.L2::\d+B", ""),  # a hint about how much the L2 cache fetches, without effect here
     (r"\.(x\d(?:\.trans)?)\.m8n8", r".m8n8.\1"),
-    (r"^(ldmatrix\.\S*)\.shared", r"\1"),  # C++ knows the type of an address
+    (r"^(ldmatrix\.\S*)\.shared", r"\1"),  # in C++, the address has a type
     (r"\.approx\.ftz", ".approx"),
 )
-"""Instructions that are one to the simulator: a pattern, and what to write for it."""
+"""Variants that are the same instruction to the simulator: a pattern, and its replacement."""
 ESCAPES = {"\\n": "\n", "\\t": "\t", '\\"': '"', "\\\\": "\\"}
 
 
 @dataclass(frozen=True)
 class AsmStatement:
-    """An `asm` statement, as indices of code tokens: its keyword, its brackets, and the tokens that open its operands.
+    """An `asm` statement, as indices of code tokens: its keyword, its brackets, the brackets that open its operands.
 
-    The operands are the outputs, then the inputs, as PTX numbers them. `strings` make up its text: several groups if an
-    #if chooses one of them. `partly`: an #if chooses a part of the text.
+    The operands are the outputs, then the inputs, in PTX's numbering. `strings` are the literals of its text, in
+    several groups if an #if chooses among them. `partly`: an #if chooses only a part of the text.
     """
 
     start: int
@@ -44,7 +44,7 @@ def _literal(word: str) -> str:
 
 
 def parse_asm(draft: Draft, start: int) -> AsmStatement | None:
-    """The `asm` statement at a keyword, or None if there is none."""
+    """The `asm` statement that begins at a keyword; None if none does."""
     opener = start + 1
     while draft.word(opener) in QUALIFIERS:
         opener += 1
@@ -65,9 +65,9 @@ def parse_asm(draft: Draft, start: int) -> AsmStatement | None:
 
 
 def _alternatives(draft: Draft, opener: int, strings: list[int]) -> tuple[tuple[int, ...], ...]:
-    """The strings of an `asm`'s text: one group, or one for each branch of the #if around all of them.
+    """The strings of an `asm` statement's text: one group, or one for each branch of an #if around all of them.
 
-    Empty if an #if chooses a part of the text.
+    Empty if an #if chooses only a part of the text.
     """
     if not strings:
         return ((),)
@@ -84,7 +84,7 @@ def _alternatives(draft: Draft, opener: int, strings: list[int]) -> tuple[tuple[
 def _call(draft: Draft, statement: AsmStatement, functions: list[str]) -> None:
     """Replace the statement by a call; each operand's expression stays in place.
 
-    If there are several functions, each replaces its own text, so the preprocessor still chooses.
+    With several functions, each replaces the text of its branch, so the preprocessor still chooses.
     """
     last = [draft.mates[opener] for opener in statement.operands]
     kept = {index for first, stop in zip(statement.operands, last, strict=True) for index in range(first, stop + 1)}
@@ -103,7 +103,7 @@ def _call(draft: Draft, statement: AsmStatement, functions: list[str]) -> None:
 
 
 def rewrite_asm(draft: Draft, known_ptx: frozenset[str]) -> tuple[tuple[str, int], ...]:
-    """Replace inline PTX by calls to `simt::ptx`; return the instructions (mnemonic, line) that it lacks."""
+    """Replace inline PTX by calls to `simt::ptx`; returns the instructions (mnemonic, line) that `simt::ptx` lacks."""
     unknown = []
     starts = sorted(index for keyword in KEYWORDS for index in draft.where.get(keyword, ()))
     for statement in filter(None, (parse_asm(draft, start) for start in starts)):
@@ -126,10 +126,11 @@ def _mnemonic(text: str) -> str:
 
 
 def _function(text: str, operands: int | None, known_ptx: frozenset[str]) -> str | None:
-    """The function for PTX text, with its immediates and special registers in the name (`_16`, `_laneid`), or without.
+    """The function for PTX text; if there is one, the function with immediates and special registers in its name.
 
-    None for PTX that the simulator lacks or would get wrong: anything but a single instruction with its operands in
-    order, %0 first. `cp.async.cg.shared.global.L2::64B [%0], [%1], 16;` is `cp_async_cg_shared_global_16`.
+    None for PTX that the simulator does not support: a missing instruction, or anything but a single instruction with
+    its operands in order, from %0. `cp.async.cg.shared.global.L2::64B [%0], [%1], 16;` becomes
+    `cp_async_cg_shared_global_16`.
     """
     used = dict.fromkeys(re.findall(r"%(\d+)", text.replace("%%", "")))
     instructions = [line for line in re.split(r"[;\n]", text) if line.strip()]

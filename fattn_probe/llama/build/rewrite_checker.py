@@ -1,4 +1,4 @@
-"""Marks for the checker: copies of vectors, 64-bit values in 32 bits, memory given back, places of variables."""
+"""Marks for the checker: vector copies, conversions from 64 to 32 bits, returned pool memory, device variables."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from fattn_probe.llama.cxx.functions import header_start
 from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft, Spans
 
 POOL = "ggml_cuda_pool_leg"
-"""The pool with GGML_CUDA_NO_VMM. It keeps a buffer for later ops; the other pool reuses its memory at once."""
+"""The pool with GGML_CUDA_NO_VMM. It keeps a freed buffer for later ops; the other pool reuses memory at once."""
 NARROW = {"int": "int", "int32_t": "int", "unsigned": "unsigned", "uint32_t": "unsigned"}
 OTHER_TYPES = frozenset({"long", "short", "unsigned"})
 """Words that change the type of an `int` after them."""
@@ -16,13 +16,13 @@ VECTORS = frozenset({"int2", "int4", "uint2", "uint4", "float2", "float4"})
 KEYWORDS = ("__device__", "__constant__", "__managed__")
 ATTRIBUTES = frozenset({"alignas", "__align__", "__attribute__", "decltype"})
 ELSEWHERE = frozenset({"extern", "const", "constexpr", "template", "using", "typedef", "operator"})
-"""Words in declarations that stay unchanged: they have no memory here, or memory that nothing writes."""
+"""Words of declarations that need no mark: these allocate no memory here, or memory that nothing writes."""
 TYPES = frozenset({"struct", "union", "class", "enum"})
 STOPS = frozenset({"", "(", ")", "]", "}"})
 
 
 def rewrite_pool(draft: Draft) -> None:
-    """Call `simt_give_back` where the pool's `free` begins, and `simt_hand_out` where its `alloc` returns a buffer."""
+    """Call `simt_give_back` at the start of the pool's `free`, and `simt_hand_out` where `alloc` returns a buffer."""
     for member, body in _members(draft, "free"):
         pointer = draft.words[draft.words.index(",", member) - 1]
         draft.after(body, f" void simt_give_back(void *); simt_give_back({pointer});")
@@ -34,7 +34,7 @@ def rewrite_pool(draft: Draft) -> None:
 
 
 def _members(draft: Draft, name: str) -> Iterator[tuple[int, int]]:
-    """The definitions of the pool's member with this name: the name, and the `{` of its body."""
+    """Where the pool's member functions of this name are defined: the index of the name, and of the body's `{`."""
     for pool in draft.where.get(POOL, ()):
         if draft.word(pool - 1) != "struct":
             continue
@@ -47,8 +47,8 @@ def _members(draft: Draft, name: str) -> Iterator[tuple[int, int]]:
 def rewrite_conversions(draft: Draft, device: Spans) -> None:
     """Put `SIMT_INTO(type)` before the value of each `int name = value` in device code.
 
-    This includes `unsigned` and the 32-bit types of <cstdint>. A value of one token needs no mark: it is a literal, or
-    a name, which is rarely an index.
+    This includes `unsigned` and the 32-bit types of <cstdint>. A value of a single token needs no mark: it is a literal
+    or a name, and a lone name is rarely an index.
     """
     for word, type_name in NARROW.items():
         for index in draft.where.get(word, ()):
@@ -59,7 +59,7 @@ def rewrite_conversions(draft: Draft, device: Spans) -> None:
 
 
 def without_conversions(text: str) -> str:
-    """A rewritten text as it was before this pass, for patterns like `int kb0_stop = min`."""
+    """A rewritten text without the marks of `rewrite_conversions`, for patterns like `int kb0_stop = min`."""
     return WRITTEN.sub("", text)
 
 
@@ -77,7 +77,7 @@ def rewrite_copies(draft: Draft, device: Spans) -> None:
 
 
 def _end_of_element(draft: Draft, start: int) -> int:
-    """The last token of the `((int4 *) pointer)[i]` at `start`, or UNMATCHED if something else is there."""
+    """The last token of `((int4 *) pointer)[i]` at `start`; UNMATCHED for any other text."""
     vector = start + 3 if draft.word(start + 2) == "const" else start + 2
     cast = draft.word(start) == "(" == draft.word(start + 1) and draft.word(vector) in VECTORS
     if not cast or (draft.word(vector + 1), draft.word(vector + 2)) != ("*", ")"):
@@ -87,7 +87,7 @@ def _end_of_element(draft: Draft, start: int) -> int:
 
 
 def rewrite_symbols(draft: Draft) -> None:
-    """Put `SIMT_GUARD(name)` after the declaration of each variable (native/sim/symbols.h)."""
+    """Put `SIMT_GUARD(name)` after the declaration of each device variable (native/sim/symbols.h)."""
     seen: set[int] = set()
     for index in sorted(index for word in KEYWORDS for index in draft.where.get(word, ())):
         variables, end = _variables(draft, index)
@@ -102,7 +102,7 @@ def rewrite_symbols(draft: Draft) -> None:
 
 
 def _variables(draft: Draft, index: int) -> tuple[dict[str, bool], int]:
-    """The variables that are declared with the keyword at `index`, and whether each has a value; and the `;`."""
+    """The variables declared with the keyword at `index` and whether each is initialised, and the index of the `;`."""
     start = header_start(draft, index)
     if draft.word(start - 1) == ">" or not ELSEWHERE.isdisjoint(draft.words[start:index]):
         return {}, index
@@ -113,7 +113,7 @@ def _variables(draft: Draft, index: int) -> tuple[dict[str, bool], int]:
             index = draft.behind(index + 1)
             continue
         angles += (word == "<") - (word == ">")
-        defines = not TYPES.isdisjoint(draft.words[name - 1 : name + 1])  # a `{` behind the name then defines a type
+        defines = not TYPES.isdisjoint(draft.words[name - 1 : name + 1])  # then a `{` after the name defines a type
         if angles == 0 and (word in ("=", ",", ";") or (word == "{" and index == name + 1 and not defines)):
             end = index
             while draft.word(end) not in (",", ";", ""):

@@ -1,10 +1,10 @@
-"""Flags of function templates: bool parameters that only conditions read become arguments of one copy.
+"""Turn bool template parameters that only conditions read ("flags") into function arguments.
 
     template<int DV, bool needs_fixup> static __device__ void process_tile(float * dst) { if (needs_fixup) { ... } }
 
-g++ would compile `process_tile`, and all that it inlines, once for each value. So its body moves to a function that
-takes the flag as an argument, and the template only calls that. A kernel of fattn-mma-f16.cuh then compiles in half of
-the time, one of fattn-tile.cuh for one head in two thirds, with the same bits.
+g++ would compile `process_tile`, and everything inlined into it, once for each value. So the body moves to a function
+that takes the flag as an argument, and the template only calls it. A kernel of fattn-mma-f16.cuh then compiles in half
+the time, one of fattn-tile.cuh for a single head in two thirds; the outputs have the same bits.
 """
 
 import re
@@ -19,9 +19,9 @@ from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft, Span
 BEFORE, AFTER = frozenset({"(", "!", "&&", "||", "=", ","}), frozenset({")", "&&", "||"})
 """The tokens before and after a flag in a condition."""
 CONSTANT = frozenset({"constexpr", "static_assert", "case", "template", "using", "static"})
-"""Words of statements whose conditions must be constant."""
+"""Words in statements whose conditions must be constant expressions."""
 UNREPEATABLE = frozenset({"=", "...", "auto", "decltype"})
-"""A header with one of these is not rewritten: a default, a pack, a type that follows from the body."""
+"""Signs of function headers that are not rewritten: a default, a pack, a type deduced from the body."""
 NESTED = r"\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\)"
 ASKED = re.compile(rf"SIMT_IS_CONSTANT{NESTED}")
 """The test that `rewrite_products` inserts."""
@@ -29,7 +29,7 @@ ASKED = re.compile(rf"SIMT_IS_CONSTANT{NESTED}")
 
 @dataclass(frozen=True)
 class Template:
-    """A function template: the spans of its template parameters, and which of them, by position, are flags."""
+    """A function template: the spans of its template parameters, and the positions of those that are flags."""
 
     function: Function
     first: int
@@ -37,7 +37,7 @@ class Template:
     flags: tuple[int, ...]
 
     def names(self, positions: tuple[int, ...]) -> list[str]:
-        """The names of its template parameters at some positions."""
+        """The names of the template parameters at these positions."""
         return [self.function.parameters[position] for position in positions]
 
     @property
@@ -56,10 +56,9 @@ class TemplateCall:
 
 
 def rewrite_flags(draft: Draft) -> None:
-    """Move the bodies of a file's function templates that have flags to functions that take these as arguments.
+    """Move the bodies of a file's function templates with flags to functions that take the flags as arguments.
 
-    A flag may also be a template argument where a body calls another of these templates for a flag of its own.
-    Overloads need the same template parameters.
+    A body may also pass its flag on as a flag of another such template. Overloads need the same template parameters.
     """
     callers = list(functions_with(draft, "__device__", "__global__"))
     found = dict[str, list[Template]]()
@@ -82,7 +81,7 @@ def rewrite_flags(draft: Draft) -> None:
             passed = [draft.written(*call.arguments[position]) for position in callee.flags]
             draft.replace(call.at, f"{ONCE}{draft.words[call.at]}")
             last = max(position for position in callee.others if position < len(call.arguments))
-            for position in callee.flags:  # with the comma behind it, or before it if nothing follows
+            for position in callee.flags:  # with the comma after it, or before it if nothing follows
                 start, stop = call.arguments[position]
                 draft.blank(start - (position > last), stop + (position < last))
             draft.after(call.opener, ", ".join(passed) + "," * (draft.mates[call.opener] > call.opener + 1) + " ")
@@ -90,7 +89,7 @@ def rewrite_flags(draft: Draft) -> None:
 
 
 def _template(draft: Draft, function: Function) -> Template | None:
-    """A function template whose body can be moved, with all its bool parameters as flags; None for any other."""
+    """The template of a function whose body can be moved, with all bool parameters as flags; None for any other."""
     first = template_of(draft, function.header)
     if first == UNMATCHED or draft.directives(first, function.start - 1):
         return None
@@ -118,9 +117,9 @@ def _split_at_commas(draft: Draft, start: int, stop: int) -> tuple[Span, ...]:
 
 
 def _single(draft: Draft, caller: Function, found: Mapping[str, Sequence[Template]]) -> Iterator[tuple[str, int]]:
-    """The flags, by name and position, that a caller passes a template parameter of its own, which stays one.
+    """The flags (template name, position) to which a caller passes a template parameter of its own that is not a flag.
 
-    Such a parameter has one value in the code of a kernel.
+    Such a parameter has a single value in a kernel's code, so these flags need not become arguments.
     """
     own = [template for template in found.get(caller.name, ()) if template.function == caller]
     flags = own[0].names(own[0].flags) if own else []
@@ -132,7 +131,7 @@ def _single(draft: Draft, caller: Function, found: Mapping[str, Sequence[Templat
 
 
 def _is_flag(draft: Draft, template: Template, position: int, found: Mapping[str, Sequence[Template]]) -> bool:
-    """Whether only conditions that are decided at run time read a template parameter, or calls pass it on as a flag."""
+    """Whether a template parameter is only read by conditions that need not be constant, or passed on as a flag."""
     function = template.function
     passed = {
         call.arguments[at][0]
@@ -146,7 +145,7 @@ def _is_flag(draft: Draft, template: Template, position: int, found: Mapping[str
 
 
 def _is_condition(draft: Draft, use: int, start: int) -> bool:
-    """Whether a name is an operand of a condition that need not be constant."""
+    """Whether a name is an operand of a condition that need not be a constant expression."""
     begin = next((index for index in range(use, start, -1) if draft.words[index] in ";{}"), start)
     in_brackets = any(draft.words[index] == "[" and draft.mates[index] > use for index in range(begin, use))
     around = draft.words[use - 1] in BEFORE and draft.word(use + 1) in AFTER
@@ -154,7 +153,7 @@ def _is_condition(draft: Draft, use: int, start: int) -> bool:
 
 
 def _calls(draft: Draft, caller: Function, found: Mapping[str, Sequence[Template]]) -> Iterator[TemplateCall]:
-    """The calls in a function's body of templates with flags, if they have these as template arguments."""
+    """The calls in a function's body to templates with flags, if the flags are explicit template arguments."""
     for name, (callee, *_) in found.items():
         for at in draft.where.get(name, ()):
             if caller.start <= at < caller.stop and draft.word(at + 1) == "<" and callee.flags:
@@ -170,9 +169,9 @@ def _calls(draft: Draft, caller: Function, found: Mapping[str, Sequence[Template
 
 
 def _move(draft: Draft, template: Template) -> None:
-    """Move a template's body to a function without its flags as template parameters, and call that.
+    """Move a template's body to a function that takes its flags as arguments, and call that function.
 
-    `rewrite_products` asks whether a condition is constant: that is answered for each value of a flag in it.
+    Tests of `rewrite_products` for whether a condition is constant are made for both values of a flag in it.
     """
     function, flags = template.function, template.names(template.flags)
     for index in range(function.start, function.stop):
@@ -191,6 +190,6 @@ def _move(draft: Draft, template: Template) -> None:
 
 
 def _answers(flag: str, asked: re.Match[str]) -> str:
-    """Whether a condition is constant, where it reads a flag that is an argument now."""
+    """The test for whether a condition is constant, for both values of a flag that is now an argument."""
     true, false = (re.sub(rf"\b{flag}\b", value, asked[0]) for value in ("true", "false"))
     return asked[0] if true == asked[0] else f"({flag} ? {true} : {false})"

@@ -11,18 +11,18 @@ from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft, Span
 
 TAKES_A_KERNEL = ("cudaLaunchKernel", "cudaFuncSetAttribute", "cudaFuncSetCacheConfig")
 NEEDED = frozenset({"__host__", "constexpr", "auto"})
-"""A device function with one of these is not for kernels only: launch bounds, or its own type, follow from its body."""
+"""Words of device functions that must keep their bodies, from which launch bounds or a return type follow."""
 Bodies = Literal["all", "device", "kernels", "none"]
-"""Which functions of a header keep their bodies: those that a kernel may call, the kernels, or none.
+"""Which functions of a header keep their bodies: all, those that a kernel may call, the kernels, or none.
 
-An object compiled without some bodies is not compiled again if only those bodies change.
+An object compiled without some bodies need not be compiled again if only those bodies change.
 """
 VOID_POINTERS = (["void", "*"], ["const", "void", "*"], ["void", "const", "*"])
 
 
 @dataclass(frozen=True)
 class KernelInfo:
-    """A kernel that a file defines; `first_line` is that of its first statement."""
+    """A kernel that a file defines; `first_line` is the line of its first statement."""
 
     name: str
     line: int
@@ -31,7 +31,7 @@ class KernelInfo:
 
 
 def _bounds(draft: Draft) -> list[Span]:
-    """The `__launch_bounds__(...)` of a file."""
+    """The spans of the `__launch_bounds__(...)` in a file."""
     starts = draft.where.get("__launch_bounds__", ())
     return [(it, draft.mates[it + 1] + 1) for it in starts if draft.word(it + 1) == "(" and draft.mates[it + 1] > it]
 
@@ -50,10 +50,10 @@ def _is_conditional(draft: Draft, start: int, stop: int) -> bool:
 
 
 def _describe(draft: Draft, function: Function) -> bool:
-    """Move a kernel's launch bounds into its body; returns whether the preprocessor chooses none of it.
+    """Move a kernel's launch bounds into its body; returns whether its header is free of preprocessor conditions.
 
-    Bounds under `#if` (as in mul_mat_q) become `#define`s of a macro that the body reads, so the preprocessor still
-    chooses. This needs a separate line for each branch; otherwise the bounds are unknown.
+    Bounds under `#if` (as in mul_mat_q) become `#define`s of a macro that the body reads, so that the preprocessor
+    still chooses. This needs a separate line for each branch; otherwise the bounds are unknown.
     """
     body, text = function.start - 1, ""
     bounds = [span for span in _bounds(draft) if function.header <= span[0] < body]
@@ -74,7 +74,7 @@ def _describe(draft: Draft, function: Function) -> bool:
 
 
 def argument_names(draft: Draft, function: Function) -> list[str]:
-    """The names of a kernel's parameters; none if any of them has no name."""
+    """The names of a kernel's parameters; empty if any parameter has no name."""
     start, stop = function.arguments
     commas = [index for index in draft.outer(start, stop) if draft.words[index] == ","]
     ends = [index - 1 for index in (*commas, stop)] if start < stop else []
@@ -83,11 +83,11 @@ def argument_names(draft: Draft, function: Function) -> list[str]:
 
 
 def _split(draft: Draft, function: Function, *, bodies: Bodies) -> bool:
-    """Move the body of a kernel to a function of the same name in a namespace, which the kernel calls.
+    """Move a kernel's body to a function of the same name in the namespace BODIES, which the kernel calls.
 
-    The two can then be in different objects. That function has a body with "all" or "kernels"; with "kernels", there is
-    no kernel that calls it. Returns False for a kernel that stays unchanged, because it has parameters without names or
-    with defaults.
+    The two can then be in different objects. That function has a body with "all" or "kernels"; with "kernels", the
+    kernel itself is omitted. Returns False for a kernel that stays unchanged, because a parameter has no name or has a
+    default.
     """
     first = template_of(draft, function.header)
     is_template = first != UNMATCHED
@@ -112,10 +112,10 @@ def _split(draft: Draft, function: Function, *, bodies: Bodies) -> bool:
 
 
 def rewrite_kernels(draft: Draft, *, bodies: Bodies = "all", split: bool = False) -> tuple[KernelInfo, ...]:
-    """Strip launch bounds everywhere, and make every kernel begin with its description.
+    """Strip all launch bounds, and make every kernel begin with a call that describes it.
 
-    `split` moves the bodies of kernels to separate functions. Functions that are not among the `bodies` have none, so a
-    change in one does not change the text. BuildError for a kernel whose body cannot be moved, which would do nothing.
+    `split` moves the bodies of kernels to separate functions. Functions not among the `bodies` lose their bodies, so a
+    change in a body does not change the text. BuildError for a kernel whose body would be lost, as it cannot be moved.
     """
     for start, stop in _bounds(draft):
         draft.blank(start, stop)
@@ -141,9 +141,10 @@ def rewrite_kernels(draft: Draft, *, bodies: Bodies = "all", split: bool = False
 
 
 def keep_device_functions(draft: Draft) -> None:
-    """Remove the bodies of kernels, and those of host functions after all device functions.
+    """Remove the bodies of kernels, and of host functions after the last device function.
 
-    The lines there go as well: no code follows that has a line, so the text does not depend on the length of a body.
+    After that function, newlines are removed too: no device code follows whose line numbers matter, so the text does
+    not depend on the length of a body.
     """
     last = max((function.stop for function in functions_with(draft, "__device__")), default=0)
     kernels = {function.start for function in functions_with(draft, "__global__")}
@@ -154,9 +155,9 @@ def keep_device_functions(draft: Draft) -> None:
 
 
 def keep_kernels(draft: Draft) -> None:
-    """Remove everything between the bodies of kernels, apart from directives: the file is read after the whole header.
+    """Remove everything except kernels and directives; the file is included after the whole header.
 
-    Its `#include`s go as well, because one of 2025's headers (convert.cuh) cannot be included twice.
+    `#include`s are removed too, because convert.cuh of 2025 cannot be included twice.
     """
     spans = [(draft.places[it.start - 1], draft.places[it.stop]) for it in functions_with(draft, "__global__")]
     kept = {place for first, last in spans for place in range(first, last + 1)}
@@ -168,7 +169,7 @@ def keep_kernels(draft: Draft) -> None:
 def rewrite_pointers(draft: Draft) -> None:
     """Remove the cast to `void *` or `const void *` from a kernel that is the first argument of a runtime function.
 
-    Its type says what the arguments are.
+    The simulator needs the kernel's type, which has the types of its arguments.
     """
     casts = [(*edge, type_) for type_ in VOID_POINTERS for edge in ((["("], [")"]), (["reinterpret_cast", "<"], [">"]))]
     for name in TAKES_A_KERNEL:
@@ -182,8 +183,8 @@ def rewrite_pointers(draft: Draft) -> None:
 def rewrite_launches(draft: Draft, kernels: Sequence[KernelInfo] = ()) -> None:
     """Rewrite `f<<<grid, block, shared, stream>>>(args)` to a call; every token stays in place.
 
-    The kernel is wrapped in a lambda, because a template whose arguments are deduced from `args` has no address. One of
-    `kernels` with all of its template arguments has an address, whose type shows how the arguments are converted.
+    The kernel is wrapped in a lambda, because a template whose arguments are deduced from `args` has no address. If it
+    is one of `kernels`, with all template arguments given, its type tells how the arguments are converted.
     """
     for bracket in draft.where.get("<<<", ()):
         end = bracket + 1  # the first of the three `>` that close the `<<<`
@@ -191,7 +192,7 @@ def rewrite_launches(draft: Draft, kernels: Sequence[KernelInfo] = ()) -> None:
             end = max(end, draft.mates[end]) + 1
         if end >= len(draft.words):
             continue
-        # The first token of the expression before a `<<<`: `f`, `f<int>`, `ns::f`, `p->f`, `(f)`, `f[i]`.
+        # The first token of the expression before the `<<<`: `f`, `f<int>`, `ns::f`, `p->f`, `(f)`, `f[i]`.
         index = bracket - 1
         while index > 0:
             if draft.words[index] == ">":
@@ -202,7 +203,7 @@ def rewrite_launches(draft: Draft, kernels: Sequence[KernelInfo] = ()) -> None:
                 break
             index -= 2 if draft.is_name(index - 2) else 1
         callee = max(index, 0)
-        # The tokens [start, stop) if they name one kernel of the file with all its template arguments; else empty.
+        # The expression's text if it names one kernel of the file with all its template arguments; else empty.
         angle = next((index for index in range(callee, bracket) if draft.words[index] == "<"), bracket)
         given, depth = int(angle < bracket), 0
         for index in draft.outer(angle + 1, bracket - 1):

@@ -1,17 +1,16 @@
-"""Sums whose first operand is a product from an earlier statement: fused as nvcc fuses them.
+"""Fuse sums with a product from an earlier statement, as nvcc does.
 
     X = softcap*tanhf(X);                          // the product
     if (mask) { X += slope*mask[i]; }              // the sum
 
-LLVM, and therefore nvcc, unrolls the loops around the two, and copies them for each outcome of an `if` that does not
-depend on the element. Product and sum then meet in one basic block, where LLVM fuses the sum's first operand:
-`fma(softcap, tanhf(X), round(slope*mask[i]))`. g++ leaves them in two blocks and fuses the second. So the product
-stores its factors in two variables like X, and the sum becomes a call to `simt::add`, which can do both.
-
-A function that is called between the two is inlined, and its branches separate them. The tile kernel loads V there: `if
-(i0 + nwarps*stride_i <= I || i < I)` is not a branch if the first test holds, which nvcc knows. So these functions
-count the second tests that they evaluate, and the sum asks whether the count has changed. ptxas fuses f16 products by
-the same rule.
+LLVM, and therefore nvcc, unrolls the loops around both statements, and duplicates the loops for each outcome of an `if`
+that does not depend on the element. Product and sum then meet in one basic block, where LLVM fuses the sum's first
+operand: `fma(softcap, tanhf(X), round(slope*mask[i]))`. g++ leaves them in two blocks and fuses the second operand. So
+the product stores its factors in two variables like X, and the sum becomes a call to `simt::add`, which can do both.
+A function called between the two is inlined, and its branches separate them. The tile kernel loads V there:
+`if (i0 + nwarps*stride_i <= I || i < I)` has no branch if nvcc knows that the first test holds. So such functions count
+their evaluations of the second test, and the sum checks whether the count has changed. ptxas fuses f16 products by the
+same rule.
 """
 
 from collections.abc import Iterator, Set
@@ -25,20 +24,20 @@ from fattn_probe.llama.cxx.tokens import Draft, Spans
 UPDATES = frozenset({"=", "+=", "*="})
 BEHIND_A_TEST = frozenset({"||", "?", ":", ",", ";", ")"})
 MOST_REGISTERS = 255
-"""The registers of a thread; an array in registers that is passed to a function has no more elements."""
+"""The registers of a thread, and so the limit on the elements of an array in registers that a function receives."""
 WEAKER_THAN_A_PRODUCT = frozenset(
     {"+", "-", "/", "%", "?", ":", ",", "=", "<", ">", "&", "|", "^", "&&", "||", "<<", "==", "!=", "<=", ">="}
 )
 CONSTANT = "SIMT_IS_CONSTANT({})"
 Around = tuple[Statement, ...]
-"""The statements that contain another one, outermost first; the branches of an `if` with an `else` are blocks."""
+"""The statements around a statement, outermost first; the branches of an `if` with an `else` count as blocks."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """A statement that changes a variable or an element of one, or declares a float with a value.
+    """A statement that changes a variable or an element, or declares a float with a value.
 
-    [start, operator) is the variable or element, `stop` the semicolon. `declares`: the type is before `start`.
+    [start, operator) is the variable or element, `stop` the semicolon. `declares`: the type precedes `start`.
     """
 
     start: int
@@ -50,7 +49,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Addend:
-    """The addend of a sum: a*b, or `test ? a*b : other` with its `?`; `product` is the `*`, `stop` comes after b."""
+    """The addend of a sum: a*b, or `test ? a*b : other`; `question` is the `?`, `product` the `*`, `stop` follows b."""
 
     question: int | None
     product: int
@@ -59,9 +58,9 @@ class Addend:
 
 @dataclass(frozen=True)
 class Body:
-    """A function's statements, each with the statements around it, and those that change a variable.
+    """A function's statements, each with the statements around it, and the `updates`, which change a variable.
 
-    `branching` are the functions of the file with an `||`.
+    `branching` are the names of the file's functions that contain `||`.
     """
 
     draft: Draft
@@ -75,11 +74,11 @@ class Body:
         return self.draft.words[update.start]
 
     def path(self, update: Update) -> list[str]:
-        """The variable or element that a statement changes, without indices: `KQ_C[i].x[l]` is KQ_C [ . x [."""
+        """The words of a statement's variable or element, without indices: KQ_C [ . x [ for `KQ_C[i].x[l]`."""
         return [self.draft.words[index] for index in self.draft.outer(update.start, update.operator)]
 
     def element(self, update: Update) -> list[str]:
-        """The variable or element that a statement changes, as written."""
+        """The words of the variable or element that a statement changes, with indices."""
         return self.draft.words[update.start : update.operator]
 
     def multiplication(self, start: int, stop: int) -> int | None:
@@ -105,10 +104,10 @@ class Body:
         return Addend(question, product, colon) if product and words[update.operator] == "+=" else None
 
     def declarations(self, update: Update) -> list[int]:
-        """The declarations of the element's variable, if it is a float or has a type `T_...`: the types' tokens.
+        """The type tokens of the declarations of an update's variable, if its type is float or `T_...`.
 
-        They are in statements whose scope contains this one (several in branches of an `#if`), or are a parameter
-        `T_acc * const X`, an array in the caller's registers.
+        The declarations are statements whose scope contains the update (several in branches of an `#if`), or a
+        parameter `T_acc * const X`, an array in the caller's registers.
         """
         words, name = self.draft.words, self.base(update)
         kind = "float2" if "." in self.path(update) else "float"
@@ -125,12 +124,12 @@ class Body:
         return statements or [it for it in parameter if words[it].startswith("T_")]
 
     def calls(self, start: int, stop: int) -> set[str]:
-        """The functions of the file with an `||` that are called in [start, stop)."""
+        """The `branching` functions that are called in [start, stop)."""
         return {it for it in self.branching if any(start <= index < stop for index in self.draft.where[it])}
 
 
 def rewrite_products(draft: Draft, device: Spans, *, hip: bool = False) -> None:
-    """Fuse the sums of device code with products of earlier statements; with `hip`, as clang does it for AMD."""
+    """Fuse the sums in device code with products of earlier statements; with `hip`, as clang does for AMD."""
     found = [function for function in functions(draft) if function.start in device]
     branching = {
         it.name for it in found if any(index in range(it.start, it.stop) for index in draft.where.get("||", ()))
@@ -142,7 +141,7 @@ def rewrite_products(draft: Draft, device: Spans, *, hip: bool = False) -> None:
         called |= _rewrite(body, shuffled)
     for function in found:
         if function.name in called:
-            # Count the second tests of `||` that a function evaluates.
+            # Count how often the function evaluates the second operand of `||`.
             for index in draft.where["||"]:
                 if function.start <= index < function.stop:
                     stop = next(it for it in draft.outer(index + 1, function.stop) if draft.words[it] in BEHIND_A_TEST)
@@ -164,7 +163,7 @@ def _body(draft: Draft, function: Function, branching: frozenset[str]) -> Body:
 
 
 def _rewrite_shuffled(body: Body) -> set[Update]:
-    """Fuse sums with products that another lane reads; returns the products whose factors must be kept for that."""
+    """Fuse sums of shuffled products; returns the products whose factors must be stored for this."""
     draft, words, products = body.draft, body.draft.words, set[Update]()
     for product, later in pairwise(body.updates):
         element = body.element(product)
@@ -198,9 +197,9 @@ def _rewrite_shuffled(body: Body) -> set[Update]:
 
 
 def _rewrite(body: Body, kept: Set[Update]) -> set[str]:
-    """Rewrite a function's products and sums; returns the functions between them, whose branches must be counted.
+    """Rewrite a function's products and sums; returns the functions called in between, whose branches must be counted.
 
-    `kept`: products whose factors are kept in any case.
+    `kept` are products whose factors are stored in any case.
     """
     products = set(kept)
     called: dict[str, set[str]] = {}
@@ -225,7 +224,7 @@ def _rewrite(body: Body, kept: Set[Update]) -> set[str]:
 
 
 def _placed(statements: tuple[Statement, ...], around: Around) -> Iterator[tuple[Statement, Around]]:
-    """The statements and their inner statements, in source order, each with the statements around it."""
+    """All statements, nested ones included, in source order, each with the statements around it."""
     for statement in statements:
         yield statement, around
         for branch in (statement.body, statement.orelse):
@@ -234,9 +233,9 @@ def _placed(statements: tuple[Statement, ...], around: Around) -> Iterator[tuple
 
 
 def _meeting(body: Body, product: Update, later: Update) -> list[str] | None:
-    """The tests, in C++, of whether a sum's first operand is an earlier product; None if it never is.
+    """C++ tests for whether a sum's first operand is an earlier product; None if it never is.
 
-    Nothing else may change the element between the two.
+    Nothing else may change the element in between.
     """
     if product.start >= later.start or body.path(product) != body.path(later) or not body.is_product(product):
         return None
@@ -257,11 +256,11 @@ def _meeting(body: Body, product: Update, later: Update) -> list[str] | None:
 
 
 def _condition(draft: Draft, product: Update, later: Update) -> list[str] | None:
-    """The tests, in C++, of whether product and sum meet in a basic block; None if they never do.
+    """C++ tests for whether product and sum meet in one basic block; None if they never do.
 
-    In a loop around the sum alone that is not over the elements, they meet in the first iteration. An `if` around one
-    of the two must be decided at compile time. LLVM also copies a loop for each outcome of a pointer's test, if product
-    and sum are in one iteration, as in the vec kernel but not in the mma kernel.
+    If a loop around the sum alone is not over the elements, they meet in its first iteration. An `if` around one of
+    them must be decided at compile time. LLVM also duplicates a loop for each outcome of a test of a pointer, if
+    product and sum are in the same iteration, as in the vec kernel but not in the mma kernel.
     """
     shared = sum(one == other for one, other in zip(product.around, later.around, strict=False))
     before, after = product.around[shared:], later.around[shared:]
@@ -282,15 +281,15 @@ def _condition(draft: Draft, product: Update, later: Update) -> list[str] | None
     for guard in before:
         if guard.kind == "if":
             if not all(it.isidentifier() for it in _conjuncts(draft, guard)):
-                return None  # names that are perhaps declared where the sum does not see them
+                return None  # its names may be out of scope at the sum
             tests += map(CONSTANT.format, _conjuncts(draft, guard))
     return tests
 
 
 def _first_iteration(draft: Draft, loop: Statement, update: Update) -> str | None:
-    """The test for a loop's first iteration: `k0 == 0` of `for (int k0 = 0; ...`.
+    """The test for a loop's first iteration: `k0 == 0` for `for (int k0 = 0; ...`.
 
-    Empty if each iteration has its own element, None if the loop does not begin with one variable's value.
+    Empty if each iteration has its own element; None if the loop does not begin by initialising one variable.
     """
     words, outer = draft.words, list(draft.outer(*loop.head))
     end = next((index for index in outer if words[index] in (";", ",", ":")), loop.head[1])
@@ -302,24 +301,24 @@ def _first_iteration(draft: Draft, loop: Statement, update: Update) -> str | Non
 
 
 def _conjuncts(draft: Draft, guard: Statement) -> list[str]:
-    """The conditions that a guard joins by `&&`."""
+    """The operands of `&&` in a guard's condition."""
     joints = [index for index in draft.outer(*guard.head) if draft.words[index] == "&&"]
     edges = (guard.head[0] - 1, *joints, guard.head[1])
     return [draft.written(left + 1, right) for left, right in pairwise(edges)]
 
 
 def _factor(body: Body, side: str, update: Update) -> str:
-    """The variable of a product's left or right factor, with the indices of an update."""
+    """The variable that stores a product's left or right factor, with the indices of an update."""
     indices = body.draft.written(update.start + 1, update.operator)
     return f"simt_{side}_{body.base(update)}{indices}"
 
 
 def _rewrite_sum(body: Body, update: Update, addend: Addend, flag: str) -> None:
-    """Turn a sum into calls to `simt::add` and, if a test chooses the addend, to `simt::add_one_of`.
+    """Turn a sum into a call to `simt::add` or, if a test chooses the addend, also to `simt::add_one_of`.
 
-    nvcc removes a test that is decided at compile time. Otherwise it never fuses the earlier product, and it fuses the
-    product under the test only if a thread has several elements, whose tests it merges (seen in the PTX of tile
-    kernels).
+    nvcc removes a test that is decided at compile time. With any other test, it never fuses the earlier product, and
+    fuses the product under the test only if a thread has several elements, whose tests it merges (as seen in the PTX of
+    tile kernels).
     """
     draft, element = body.draft, body.draft.written(update.start, update.operator)
     call = f"simt::add({flag}{element},"
@@ -340,7 +339,7 @@ def _rewrite_sum(body: Body, update: Update, addend: Addend, flag: str) -> None:
 
 
 def _rewrite_product(body: Body, update: Update, *, counts: bool) -> None:
-    """Store the factors of a product, and the count of branches before it."""
+    """Store the factors of a product and, with `counts`, the count of branches so far."""
     draft, left, right = body.draft, _factor(body, "left", update), _factor(body, "right", update)
     if update.declares:
         draft.after(update.start, f"; {body.base(update)}")
@@ -355,7 +354,7 @@ def _rewrite_product(body: Body, update: Update, *, counts: bool) -> None:
 
 
 def _declare_factors(body: Body, start: int, name: str, *, counts: bool) -> None:
-    """Declare the factors next to a variable, with its type and dimensions; for a parameter, at the body's start."""
+    """Declare the factors before a variable, with its type and dimensions; for a parameter, at the body's start."""
     draft, place = body.draft, start
     if start < body.function.start:
         place, dimensions = body.function.start, f"[{MOST_REGISTERS}]"

@@ -6,7 +6,7 @@ ATTRIBUTES = frozenset({"alignas", "__align__", "__attribute__"})
 
 
 def _declarators(draft: Draft, start: int) -> list[tuple[int, int]]:
-    """The names of a declaration whose type starts at `start`, each with its end (`,` or `;`)."""
+    """The name and the end (`,` or `;`) of each declarator in a declaration whose type starts at `start`."""
     found: list[tuple[int, int]] = []
     angles, name, index = 0, start, start
     while (word := draft.word(index)) not in ("}", "=", ")", "]", ""):
@@ -27,7 +27,7 @@ def _declarators(draft: Draft, start: int) -> list[tuple[int, int]]:
 
 
 def _static(draft: Draft, name: int, stop: int, type_name: str) -> None:
-    """Make a name a reference; array bounds get their own brackets, because a `>` in one would close the list."""
+    """Turn a name into a reference; array bounds get parentheses, because a `>` in one would end the template list."""
     bounds, index = "", name + 1
     while index < stop and draft.words[index] == "[":
         bounds += f"[({draft.written(index + 1, draft.mates[index])})]"
@@ -38,7 +38,7 @@ def _static(draft: Draft, name: int, stop: int, type_name: str) -> None:
 
 
 def _type_with_a_name(draft: Draft, start: int, stop: int) -> str:
-    """The type at [start, stop); a type that is defined here is moved before the variables, and gets a name."""
+    """The type at [start, stop); a type defined here is moved before the variables, and named if it has no name."""
     brace = next((index for index in range(start, stop) if draft.words[index] == "{"), None)
     if brace is None:
         return draft.written(start, stop)
@@ -50,10 +50,10 @@ def _type_with_a_name(draft: Draft, start: int, stop: int) -> str:
 
 
 def rewrite_shared(draft: Draft, device: Spans) -> None:
-    """Rewrite the `__shared__` declarations of device code to references to the block's memory.
+    """Turn the `__shared__` declarations of device code into references to the block's memory.
 
-    Alignment attributes are removed, because references have none: the memory must be aligned for every type. A static
-    array is identified by the type of an empty lambda, which is unique to each declaration and instantiation.
+    Alignment attributes are removed, because references cannot have them; the memory is aligned for every type. A
+    static array is identified by the type of an empty lambda, which is unique to each declaration and instantiation.
     """
     for index in draft.where.get("__shared__", ()):
         start = index + 1
@@ -64,7 +64,7 @@ def rewrite_shared(draft: Draft, device: Spans) -> None:
             continue
         storage = draft.word(index - 1)
         if index not in device:
-            if storage == "extern":  # a file's: it moves into each function behind it that names one of its variables
+            if storage == "extern":  # at file level: moves into each later function that uses one of its variables
                 type_name = draft.written(start, declarators[0][0])
                 draft.blank(index - 1, declarators[-1][1] + 1)
                 for word in (draft.words[name] for name, _ in declarators):

@@ -1,4 +1,4 @@
-"""Rewrite clang's vector types, `ext_vector_type`, which g++ does not have."""
+"""Rewrite clang's vector types (`ext_vector_type`), which g++ lacks."""
 
 from fattn_probe.llama.cxx.tokens import Draft
 
@@ -8,7 +8,7 @@ ATTRIBUTE = "ext_vector_type"
 def rewrite_vectors(draft: Draft) -> None:
     """Turn a type T with `__attribute__((ext_vector_type(N)))` into `simt::ext_vector<T, N>`.
 
-    The attribute is before the type (`using half8 = ATTRIBUTE _Float16;`), or after the name of a typedef
+    The attribute precedes the type (`using half8 = ATTRIBUTE _Float16;`) or follows the name of a typedef
     (`typedef int8_t int8x4_t ATTRIBUTE;`).
     """
     for index in draft.where.get(ATTRIBUTE, ()):

@@ -1,4 +1,4 @@
-"""Compiler flags of the simulator itself, and of CUDA sources that are compiled for it."""
+"""Compiler flags for the simulator itself, and for CUDA sources that are compiled for it."""
 
 import functools
 import re
@@ -16,31 +16,31 @@ SIM = Path(__file__).parents[2] / "native/sim"
 MACRO = re.compile(r"\bSIMT_(?:AHEAD|AMD|ARCH|CHECK|COUNT|GFX_NUMBER|WARP)\b")
 TURING = 750  # `__CUDA_ARCH__`
 TENSOR_CORE_GENERATIONS = (900, 800, 0)
-"""The `__CUDA_ARCH__` from which on the simulator's tensor cores differ."""
+"""The least `__CUDA_ARCH__` of each group for which the simulator's tensor cores are compiled alike."""
 X86_V3 = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
-# SIM_HOST has no loop over data, and compiles in half the time of -O1.
+# For SIM_HOST, which has no loop over data: compiles in half the time of -O1.
 UNOPTIMISED = ("-O0", "-g1")
 PRELUDE = "native/sim/prelude.h"
 HIP_HEADERS = "sim/hip"
-"""HIP's headers, in native/, by CUDA's names."""
-DEBUGGED = "sim/debugged.cpp"  # the simulator's variables that a debugger uses
-# The rest of the simulator. Without SIM_KERNELS a kernel can be launched, but not run.
+"""The folder, in native/, of HIP's headers, which define HIP's names as CUDA's names."""
+DEBUGGED = "sim/debugged.cpp"  # the simulator's variables that a debugger reads
+# The rest of the simulator. Without SIM_KERNELS, kernels can be launched but not run.
 SIM_HOST = "sim/units/sim_host.cpp"
 MATRIX_CORES = "sim/amd/matrix_cores.cpp"
 TENSOR_CORES = ("sim/tensor_core.cpp", "sim/tensor_core_avx512.cpp")
 SIM_KERNELS = ("sim/units/sim_kernels.cpp", *TENSOR_CORES, MATRIX_CORES)
 SIMULATOR = (SIM_HOST, DEBUGGED, *SIM_KERNELS)
-# Calls of two lines stay two: else a finding names the other line, and two instructions count as one.
+# Keep calls from different lines separate: if merged, a finding names the wrong line, and two accesses count as one.
 HOOKED = ("--param=tsan-instrument-func-entry-exit=0", "-fno-crossjumping", "-fno-tree-tail-merge")
-# What calls the checker: native/sim/check_hooks.cpp and check_arithmetic.cpp
+# Insert calls to the checker: native/sim/check_hooks.cpp and check_arithmetic.cpp
 CHECKS = ("-fsanitize=thread,alignment,signed-integer-overflow", *HOOKED)
-# What calls the counters of accesses: native/sim/check_hooks.cpp
+# Insert calls to the counters of accesses: native/sim/check_hooks.cpp
 COUNTERS_OF_ACCESSES = ("-fsanitize=thread", *HOOKED)
-# Loads stay where the source has them: a structure is one load, and a loop's load does not move to the turn before.
+# Keep loads as in the source: a structure is one load, and no load moves to the previous iteration of a loop.
 AS_WRITTEN = ("-fno-tree-sra", "-fno-tree-pre")
-# Counts what is executed, for gcov; the link needs its library (native/sim/counters.cpp)
+# Count executions for gcov; linking needs its library (native/sim/counters.cpp)
 COUNTED = "--coverage"
-# With loops unrolled and no vectorisation, g++ fuses the multiply-adds that nvcc fuses (docs/guide/simulator.md)
+# With unrolled loops and no vectorisation, g++ fuses the multiply-adds that nvcc fuses (docs/guide/simulator.md)
 SIM_OPTIMISATION = {
     "release": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1"),
     "check": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1", *CHECKS),
@@ -50,7 +50,7 @@ SIM_OPTIMISATION = {
 }
 ARITHMETIC = (
     "-ffp-contract=fast",
-    # For some processors, and from 13 on for `generic` too, g++ leaves sums of products in loops unfused.
+    # For some processors, and since version 13 also for `generic`, g++ leaves sums of products in loops unfused.
     "--param=avoid-fma-max-bits=0",
     "-fno-math-errno",
     "-fno-strict-aliasing",  # device code reads arrays as other types, which nvcc allows
@@ -59,7 +59,7 @@ ARITHMETIC = (
 
 @functools.cache
 def macros_of(name: str) -> frozenset[str]:
-    """The macros that a file, relative to native/, or a header that it includes mentions."""
+    """The simulator's macros that a file (relative to native/) or the headers that it includes mention."""
     texts = included([SIM.parent / name], (SIM, SIM / "include"), SIM.parent).values()
     return frozenset(macro for text in texts for macro in MACRO.findall(text))
 
@@ -68,8 +68,8 @@ def macros_of(name: str) -> frozenset[str]:
 class SimulatorFlags:
     """The g++ commands for one architecture, flavour and set of sanitizers, without input and output.
 
-    `arch` is nvcc's number, or the name of an AMD architecture, whose sources are HIP. `lanes_apart`: a lane may run
-    ahead through a loop of matrix instructions (native/sim/ahead.h), where that is possible.
+    `arch` is nvcc's number, or the name of an AMD architecture, for which sources are compiled as HIP. `lanes_apart`:
+    where possible, lanes run ahead through loops of matrix instructions (native/sim/ahead.h).
     """
 
     toolchain: Toolchain
@@ -80,10 +80,10 @@ class SimulatorFlags:
 
     @property
     def sanitizers(self) -> tuple[str, ...]:
-        """The flags of every compile and link of a sanitized build.
+        """The flags for every compile and link of a sanitized build.
 
-        From g++ 13 on, AddressSanitizer moves local variables to its own heap to find uses after a return. It confuses
-        the simulator's stacks, one for each CUDA thread, with one another.
+        Since g++ 13, AddressSanitizer moves local variables to its own heap to find uses after a return, but mixes up
+        the simulator's stacks, one for each CUDA thread.
         """
         stacks = ("--param=asan-use-after-return=0",) if "address" in self.sanitize else ()
         names = ",".join(self.sanitize)
@@ -96,11 +96,11 @@ class SimulatorFlags:
 
     @property
     def macros(self) -> dict[str, str]:
-        """The macros of the simulator and its kernels, each with its value as on a command line.
+        """The macros of the simulator and its kernels; each value is written as on a command line.
 
         SIMT_AHEAD: lanes run ahead through loops of matrix instructions. It is off for debuggers and sanitizers, which
         need each instruction at its place in the source, and before Turing, where ordinary code loads fragments.
-        SIMT_AMD: what all of AMD's architectures share, so that only their matrix instructions are compiled for each.
+        SIMT_AMD is common to all AMD architectures, so that only the matrix instructions are compiled for each one.
         """
         ahead = (
             self.lanes_apart
@@ -134,10 +134,10 @@ class SimulatorFlags:
         return ("-Inative/sim", "-Inative/sim/include", "-isystem", str(self.toolchain.cuda_include))
 
     def native(self, source: str) -> tuple[str, ...]:
-        """A file of the simulator, relative to native/: optimised in every flavour."""
+        """The command for a file of the simulator, given relative to native/: optimised in every flavour."""
         level = UNOPTIMISED if source == SIM_HOST else ("-O2", "-g" if source == DEBUGGED else "-g1")
-        # Nobody replaces these functions, so they may be inlined. But then g++ sees that a fiber's end does not return,
-        # and AddressSanitizer clears the stack there, whose bounds it does not know.
+        # No other library replaces these functions, so g++ may inline them. But then it sees that the end of a fiber
+        # does not return, and AddressSanitizer would clear the stack there, whose bounds it does not know.
         inlined = () if self.sanitize else ("-fno-semantic-interposition",)
         generation = next(first for first in TENSOR_CORE_GENERATIONS if cuda_arch(self.arch) >= first)
         macros = self.macros | {"SIMT_ARCH": f"={generation}"}
@@ -152,9 +152,9 @@ class SimulatorFlags:
         )
 
     def device(self, *more: str, prelude: str = PRELUDE, archs: Sequence[int] = ()) -> tuple[str, ...]:
-        """A rewritten CUDA source as C++; `more` are additional flags for this source.
+        """The command that compiles a rewritten CUDA source as C++; `more` are additional flags for this source.
 
-        Its host code runs on GPUs of all `archs`, as in a build for several; its kernels are for the last one.
+        Its host code supports GPUs of all `archs`, as in a build for several; its kernels are for the last one.
         """
         macros = self.macros | ({"SIMT_ARCH": f"={10 * archs[-1]}"} if archs else {})
         listed = ",".join(str(10 * number) for number in archs) or cuda_arch(self.arch)
@@ -164,8 +164,8 @@ class SimulatorFlags:
             *self.sanitizers,
             *self.vector,
             *ARITHMETIC,
-            "-U_FORTIFY_SOURCE",  # which Ubuntu defines: a kernel's reads would be in a header of glibc
-            "-fstack-clash-protection",  # a stack that overflows reaches its guard page, not another thread's stack
+            "-U_FORTIFY_SOURCE",  # Ubuntu defines it; a finding in a kernel would then be in glibc's header
+            "-fstack-clash-protection",  # an overflowing stack hits its guard page, not another thread's stack
             "-fPIC",
             "-w",
             f"-D__CUDA_ARCH_LIST__={listed}",

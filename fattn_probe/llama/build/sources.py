@@ -20,57 +20,56 @@ ARCHITECTURES = LIBLLAMA / "models"
 BACKEND = "ggml-cuda.cu"
 MINIMAL = (BACKEND, "fattn.cu", "fattn-tile.cu")
 DISPATCH, DISPATCH_OF_TILES = MINIMAL[1:]
-"""The second one only calls the case of a head size: it is compiled as a part of the first one, which saves 1.2 s."""
+"""The second file only calls the case of a head size: it is compiled as part of the first, which saves 1.2 s."""
 OWN_NAMES = re.compile(
     r"\b(?:static|template|namespace|using|typedef|struct|class|union|enum|inline|constexpr)\b"
     r"|^(?:const\b|\s*#(?!include))",
     re.MULTILINE,
 )
-"""In a file that can define a name which another file defines too, or change what follows."""
+"""Matches files that might define a name that another file defines too, or affect the code after them."""
 CONVERSIONS, CONVERSIONS_TO_F16 = "convert.cu", "convert-to-f16.cu"
-"""Mma and tile kernels read f16, to which K and V of other types are converted; 1.6 of the first file's 3 s."""
+"""Mma and tile kernels need K and V converted to f16: the second file has only that, in 1.6 of the first one's 3 s."""
 TO_OTHER_TYPES = re.compile(r"^to_(?:bf16|fp32)(?:_nc)?_cuda_t \w+\(ggml_type type\) \{\n(?:.*\n)*?\}$", re.MULTILINE)
-"""The functions that are only in the first file."""
+"""The functions that only the first file contains."""
 UNUSED = ("ggml-backend-meta.cpp", "ggml-opt.cpp", "ggml-quants.c", "gguf.cpp")
-"""Files of ggml-base that the runner does not call: half of the library's compile time."""
+"""Files of ggml-base that the runner never calls: half of the library's compile time."""
 UNUSED_OF_LIBLLAMA = ("llama-chat.cpp", "llama-grammar.cpp", "llama-model-saver.cpp", "llama-quant.cpp")
-"""Files of libllama that a run of a model does not call: 14 of 95 s of its compile time."""
+"""Files of libllama that running a model never calls: 14 s of its compile time of 95 s."""
 UNUSED_BY_MOST = ("ggml-backend-meta.cpp",)
-"""Those of UNUSED that only test-backend-ops calls, of all programs."""
+"""The files of UNUSED that no program except test-backend-ops calls."""
 SELDOM = re.compile(r"llama-(?:kv-cache-(?:dsa|dsv4|msa)|memory-(?:hybrid|recurrent)|moe-cache|sampler).*\.cpp")
-"""Files of libllama that few models call, 21 of 81 s: compiled when a run calls one, as files of src/models/ are."""
+"""Files of libllama that few models call (21 of 81 s): compiled when a run calls one, as are files of src/models/."""
 UNITS, UNIT_PREFIX = 3, "fattn-probe-libllama-"
-"""The other files of libllama are compiled as parts of so many: they take 56 s alone, 36 as four, 32 as two."""
+"""The other files of libllama are joined to this many files: they take 56 s alone, 36 s as four, 32 s as two."""
 ALL_QUANTS = "all"
 INSTANCES = "template-instances"
 LAUNCHES = "launches"
-"""The folder, in ggml-cuda/ of an overlay, of the attention files without the bodies of kernels."""
+"""The folder, in an overlay's ggml-cuda/, of the attention files without kernel bodies."""
 LAUNCHES_PREFIX = "fattn-probe-launches-"
 OF_CASES = re.compile(rf"{LAUNCHES_PREFIX}of-([0-9a-f]+)\.cu$")
 COMMON = "fattn-common.cuh"
-"""The header of the kernels that run beside those of any family: fixup, combine, mask to KV_max."""
+"""The header of the kernels that run beside attention kernels of any family: fixup, combine, mask to KV_max."""
 KERNELS = "kernels"
-"""The folder, in ggml-cuda/ of an overlay, of COMMON with nothing but the bodies of its kernels."""
+"""The folder, in an overlay's ggml-cuda/, of the version of COMMON that has only the bodies of its kernels."""
 COMMON_PREFIX = "fattn-probe-common-"
 COMMON_OF = re.compile(rf"{COMMON_PREFIX}of-([0-9a-f]+)-([0-9a-f]+)\.cu$")
 HOST_FUNCTIONS = {"mma": 1, "tile": 10, "vec": 4}
-"""The number of host functions that launch the kernels of a case, by family, about."""
+"""The approximate number of host functions that launch a case's kernels, by family."""
 FUNCTIONS_A_FILE = 30
 BODY_PREFIX = "fattn-probe-body-"
 QUANTS_PREFIX = "GGML_CUDA_FA_"
-"""The prefix of the macros that select vec kernels."""
+"""Prefix of the macros that select vec kernels."""
 PRODUCTS = ("mmq", "mmf")
-"""Families of matrix product kernels, by the names of their instances' files."""
+"""Families of matrix product kernels, as in the names of their instance files."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Source files by library: relative to ggml/src; those of `cuda` and `full` relative to ggml/src/ggml-cuda.
+    """Source files by library, relative to ggml/src, but those of `cuda` and `full` relative to ggml/src/ggml-cuda.
 
     `cuda` are the files that every attention op needs, `full` all files that upstream compiles. fattn.cu can call the
-    cases that are `dispatched`; `quant_defines` select its vec kernels, and `quant_readers` are the attention files and
-    headers that read them. `libllama` are the compiled files of src/ that every run calls, each with the files that it
-    consists of.
+    `dispatched` cases; `quant_defines` select its vec kernels, and `quant_readers` are the attention files and headers
+    that read them. `libllama` maps each file to compile to the files of src/ that it joins.
     """
 
     base: tuple[str, ...]
@@ -87,13 +86,13 @@ class Sources:
     libllama: dict[str, tuple[str, ...]]
 
     def kernel(self, name: str) -> KernelCase:
-        """The kernel case or instance of a name; InputError for an unknown one."""
+        """The kernel case or instance with this name; InputError if it is unknown."""
         if found := kernel_named(name, self.cases):
             return found
         raise InputError(f"the {INSTANCES}/ of this source have no kernel case {name!r}")
 
     def launched_by(self, file: str) -> list[KernelCase]:
-        """The cases that a file of `launching_files` launches; none if fattn.cu calls no case of its head size.
+        """The cases whose kernels a file of `launching_files` launches; none if fattn.cu calls none of its head size.
 
         For a file of `common_files`, the cases that need its kernels.
         """
@@ -104,8 +103,8 @@ class Sources:
 
 @functools.lru_cache(maxsize=8)
 def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
-    """Read the lists of a tree; `machine` is the processor that ggml-cpu is compiled for."""
-    # InputError if a tree's attention kernels are older than those that fattn-probe knows, or others.
+    """Read a tree's lists of files; `machine` is the processor for which ggml-cpu is compiled."""
+    # InputError if the tree's attention kernels differ from those that fattn-probe supports, or are older.
     macros = case_parameters(tree.root)
     for family in FAMILIES:
         if tuple(macros.get(family.case, ())) != family.case_parameters:
@@ -139,7 +138,7 @@ def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
 
 
 def units(files: Iterable[Path]) -> dict[str, tuple[str, ...]]:
-    """The files of libllama as parts of UNITS files of about the same size."""
+    """The files of libllama, joined to UNITS files of about the same size."""
     parts: dict[str, list[Path]] = {f"{UNIT_PREFIX}{number}.cpp": [] for number in range(1, UNITS + 1)}
     sizes = {path: path.stat().st_size for path in files}
     for path in sorted(sizes, key=lambda path: -sizes[path]):
@@ -148,45 +147,45 @@ def units(files: Iterable[Path]) -> dict[str, tuple[str, ...]]:
 
 
 def is_joined(tree: Tree, patches: Iterable[Patch]) -> bool:
-    """Whether DISPATCH_OF_TILES of a tree with these patches can be compiled as a part of DISPATCH."""
+    """Whether DISPATCH_OF_TILES, in a tree with these patches, can be compiled as part of DISPATCH."""
     file, whole = (tree.root / CUDA / name for name in (DISPATCH_OF_TILES, DISPATCH))
-    if not file.is_file() or any(DISPATCH_OF_TILES in patch.text for patch in patches):  # also in fattn-tile.cuh
+    if not file.is_file() or any(DISPATCH_OF_TILES in patch.text for patch in patches):  # also true for fattn-tile.cuh
         return False
     text, there = (path.read_text(errors="replace") for path in (file, whole))
     return not OWN_NAMES.search(text) and set(INCLUDE.findall(text)) <= set(INCLUDE.findall(there))
 
 
 def text_of(tree: Tree, path: str) -> str:
-    """The text of a file that every llama.cpp tree has."""
+    """The text of a file; InputError if the tree lacks it."""
     require(tree, path)
     return (tree.root / path).read_text(errors="replace")
 
 
 def require(tree: Tree, path: str) -> None:
-    """InputError if a tree lacks a file."""
+    """Raise InputError if a tree lacks a file."""
     if not (tree.root / path).is_file():
-        raise InputError(f"source {tree.spec!r}: the llama.cpp tree in {tree.root} is not whole: {path} is missing")
+        raise InputError(f"source {tree.spec!r}: the llama.cpp tree in {tree.root} is incomplete: {path} is missing")
 
 
 def present(tree: Tree, files: tuple[str, ...]) -> tuple[str, ...]:
-    """Files relative to ggml/src; InputError if the tree lists one that it does not have."""
+    """The `files` (relative to ggml/src); InputError if the tree lacks one of them."""
     for file in files:
         require(tree, f"{GGML}/{file}")
     return files
 
 
 def listed(cmake: str, target: str) -> tuple[str, ...]:
-    """The C and C++ files of `add_library(target ...)`."""
+    """The C and C++ files in CMake's `add_library(target ...)`."""
     match = re.search(rf"add_library\({re.escape(target)}\s([^)]*)\)", cmake)
     return tuple(re.findall(r"(?<!\S)[\w-]+\.(?:cpp|c)\b", match.group(1))) if match else ()
 
 
 def cpu_sources(tree: Tree, machine: str) -> tuple[str, ...]:
-    """ggml-cpu's portable files and those of the processor's architecture.
+    """ggml-cpu's portable files, and those for the processor's architecture.
 
-    The first list of its CMakeLists is the portable one; without it, the result is empty. Excluded: llamafile's matrix
-    product, which attention does not use, `cpu-feats.cpp`, which is for loadable variants, and both `repack.cpp`, a
-    quarter of the compile time, whose weight buffers exist only in a build with GGML_USE_CPU_REPACK.
+    The portable files are the first list in its CMakeLists; without that list, the result is empty. Excluded are
+    llamafile's matrix product, which attention does not use; `cpu-feats.cpp`, which is for loadable variants; and both
+    `repack.cpp`, a quarter of the compile time, for buffers that only builds with GGML_USE_CPU_REPACK have.
     """
     cmake, source = text_of(tree, f"{GGML}/ggml-cpu/CMakeLists.txt"), tree.root / GGML
     match = re.search(r"list\s*\(APPEND GGML_CPU_SOURCES\s([^)]*)\)", cmake)
@@ -200,7 +199,7 @@ def cpu_sources(tree: Tree, machine: str) -> tuple[str, ...]:
 
 
 def full_sources(cuda: Path, pairs: tuple[str, ...]) -> tuple[str, ...]:
-    """The files that ggml-cuda's CMakeLists compiles, with the vec instances of these K-V type pairs."""
+    """The files that ggml-cuda's CMakeLists compiles, with the vec instances for these K-V type pairs."""
     patterns = ("*.cu", *(f"{INSTANCES}/{family}*.cu" for family in ("fattn-tile", "fattn-mma", *PRODUCTS)))
     files = [path for pattern in patterns for path in sorted(cuda.glob(pattern))]
     files += [path for pair in pairs if (path := cuda / f"template-instances/fattn-vec-instance-{pair}.cu").is_file()]
@@ -208,16 +207,16 @@ def full_sources(cuda: Path, pairs: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def vec_types(tree: Tree) -> tuple[str, ...]:
-    """The K and V types with vec instances."""
+    """The types of K and V for which the tree has vec instances."""
     names = [path.stem for path in sorted((tree.root / CUDA / "template-instances").glob("fattn-vec-instance-*.cu"))]
     return tuple(dict.fromkeys(name.removeprefix("fattn-vec-instance-").split("-")[0] for name in names))
 
 
 def vec_pairs(tree: Tree, quants: tuple[str, ...]) -> tuple[str, ...]:
-    """The K-V type pairs that fattn.cu dispatches to: upstream's default ones and `quants`.
+    """The K-V type pairs for which fattn.cu dispatches to vec kernels: upstream's defaults and `quants`.
 
-    The default of GGML_CUDA_FA_QUANTS is in ggml/CMakeLists.txt; GGML_CUDA_FA_ALL_QUANTS allows only the equal pairs of
-    f16, q4_0, q8_0 and bf16, or all pairs.
+    The default of GGML_CUDA_FA_QUANTS is in ggml/CMakeLists.txt. The older option GGML_CUDA_FA_ALL_QUANTS selects
+    either all pairs or only the pairs of equal types (f16, q4_0, q8_0, bf16).
     """
     types = vec_types(tree)
     every = tuple(f"{k}-{v}" for k in types for v in types)
@@ -233,24 +232,24 @@ def vec_pairs(tree: Tree, quants: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def launches_file(*words: str) -> str:
-    """The file with the kernel cases for DKQ and DV: they launch kernels, but have no kernel bodies."""
+    """The file with the kernel cases for DKQ and DV, which launch kernels but contain no kernel bodies."""
     return f"{INSTANCES}/{LAUNCHES_PREFIX}{'-'.join(words)}.cu"
 
 
 def body_file(kernel: str, values: Sequence[str]) -> str:
-    """The file with the body of a kernel that belongs to no family, such as one that a patch adds."""
+    """The file with the body of a kernel that belongs to no family, for example one that a patch adds."""
     return f"{INSTANCES}/{BODY_PREFIX}{'-'.join((kernel, *values))}.cu"
 
 
 def launching_files(
     kernels: Iterable[KernelCase], every: Iterable[KernelCase], files: Iterable[str] = (), most: int = 1
 ) -> tuple[str, ...]:
-    """The files that launch some kernels, apart from those that the `files` of a build launch; none if it has all.
+    """The additional files that must launch these kernels, beyond those that a build's `files` launch already.
 
-    For kernels of one head size, it is the file with all of that size, which takes 2.4 s to compile. For others, at
-    `most` so many files with just their cases, and a bit for each in the name: the number of the case among `every`
-    case of the tree. A file takes 1 s, and each host function 35 ms. Cases with the same DV, which share these
-    functions, are in one file.
+    For kernels of one head size, it is the file with all cases of that size, which takes 2.4 s to compile. Otherwise,
+    at most `most` files have only the needed cases, and their names have a bit for each: its number among `every` case
+    of the tree. A file takes 1 s, plus 35 ms per host function. Cases with the same DV share these functions, so they
+    are in one file.
     """
     there, numbers = set(files), {case: number for number, case in enumerate(every)}
     chosen = [int(match[1], 16) for match in map(OF_CASES.search, there) if match]
@@ -266,7 +265,7 @@ def launching_files(
 
 
 def side_by_side(cases: Mapping[KernelCase, int], most: int) -> list[list[KernelCase]]:
-    """Cases with their numbers of functions, in at most so many parts; those with the same DV are in one part."""
+    """Divide cases into at most `most` parts by their numbers of functions; cases with the same DV stay together."""
     by_width: dict[str, list[KernelCase]] = {}
     for case, number in cases.items():
         by_width.setdefault(case.sizes[1], []).extend([case] * number)
@@ -279,10 +278,11 @@ def side_by_side(cases: Mapping[KernelCase, int], most: int) -> list[list[Kernel
 def common_files(
     kernels: Iterable[KernelCase], every: Iterable[KernelCase], files: Iterable[str] = (), most: int = 1
 ) -> tuple[str, ...]:
-    """The files with the kernels of COMMON that run beside some kernels, apart from those that the `files` have.
+    """The additional files with kernels of COMMON that run beside these kernels, beyond those that `files` contain.
 
-    They are chosen as those of `launching_files`. A name also has the sum of the other kernels' ncols1, powers of two:
-    the cases of stream-K kernels have their columns. A file takes 0.25 s to compile, and each kernel 25 ms.
+    They are chosen as in `launching_files`. A name also contains the sum of the distinct ncols1 (powers of two) of
+    kernels without stream-K; for stream-K kernels, the case has the columns. A file takes 0.25 s to compile, plus 25 ms
+    per kernel.
     """
     numbers = {case: number for number, case in enumerate(every)}
     chosen = [(int(match[1], 16), int(match[2], 16)) for match in map(COMMON_OF.search, files) if match]
@@ -300,7 +300,7 @@ def common_files(
 
 
 def quant_defines(tree: Tree, quants: tuple[str, ...], pairs: tuple[str, ...]) -> tuple[str, ...]:
-    """The compiler's -D words for the vec kernels, as upstream's cmake gives them."""
+    """The -D options that select vec kernels, as upstream's CMake passes them."""
     if tree.features.quants_option != "GGML_CUDA_FA_QUANTS":
         return ("-DGGML_CUDA_FA_ALL_QUANTS",) if quants else ()
     types = vec_types(tree)
@@ -311,7 +311,7 @@ def quant_defines(tree: Tree, quants: tuple[str, ...], pairs: tuple[str, ...]) -
 def quant_readers(tree: Tree) -> tuple[str, ...]:
     """The attention files and the headers of ggml-cuda/ that read `quant_defines`: today only fattn.cu.
 
-    ggml-cuda.cu has them in a list of features, which no program of a build shows.
+    ggml-cuda.cu reads them too, for a list of features that no program here shows.
     """
     cuda = tree.root / CUDA
     paths = (path for pattern in ("fattn*.cu", "*.cuh") for path in sorted(cuda.glob(pattern)))

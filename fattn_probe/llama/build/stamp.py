@@ -1,4 +1,4 @@
-"""The files of fattn-probe that builds depend on."""
+"""fattn-probe's own files on which builds depend, and their digests."""
 
 import functools
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ NATIVE_SUFFIXES = (".h", ".hpp", ".cuh", ".cpp", ".inc", "")
 
 
 def own_files() -> Iterator[Path]:
-    """The files of fattn-probe that builds depend on: native/ without its data, and the code of build/ and cxx/."""
+    """fattn-probe's own files on which builds depend: native/ without its data, and the code of build/ and cxx/."""
     for folder in NATIVE_FOLDERS:
         for path in sorted((NATIVE / folder).rglob("*")):
             if path.is_file() and path.suffix in NATIVE_SUFFIXES:
@@ -25,12 +25,12 @@ def own_files() -> Iterator[Path]:
 
 @functools.cache
 def package_stamp() -> str:
-    """A digest of all files of fattn-probe, which decide how an output is judged."""
+    """A digest of all files of the package, any of which may affect a verdict."""
     files = sorted(path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return hexdigest(f"{path.relative_to(PACKAGE)}\0".encode() + path.read_bytes() + b"\0" for path in files)
 
 
 @functools.cache
 def own_stamp() -> str:
-    """A digest of fattn-probe's own files, the same for two checkouts of one commit."""
+    """A digest of `own_files`, the same for any two checkouts of a commit."""
     return hexdigest(f"{path.relative_to(PACKAGE)}\0".encode() + path.read_bytes() + b"\0" for path in own_files())

@@ -1,4 +1,4 @@
-"""The steps of a build as values: computed without side effects, printed by --dry-run, rendered for ninja."""
+"""The steps of a build as data: computed without side effects, printed by --dry-run, rendered for ninja."""
 
 import re
 import shlex
@@ -11,11 +11,11 @@ FOLDER_AS_DOT = ' -fdebug-prefix-map="$PWD"=.'
 
 @dataclass(frozen=True)
 class BuildStep:
-    """A command that makes one file, `output`, after those of `after`; ninja runs it again when an input changes.
+    """A command that makes one file, `output`, after the files in `after`; ninja runs it again when an input changes.
 
-    `compile` makes an object from one source; the headers come from the compiler's depfile, `<object>.d`. With `log`,
-    the compiler's output is saved in `<object>.log`. `link` makes a library or a program, and `stubs` the C source of a
-    stub for each undefined function of its inputs.
+    `compile` makes an object from a source; the compiler lists the headers in the depfile `<object>.d`. With `log`, the
+    compiler's output is saved in `<object>.log`. `link` makes a library or a program. `stubs` writes a C source with a
+    stub for each undefined function of the inputs.
     """
 
     rule: Literal["compile", "link", "stubs"]
@@ -27,16 +27,16 @@ class BuildStep:
 
     @property
     def label(self) -> str:
-        """The label in the progress line: the name of a compiled source, else of the output."""
+        """The step's name in the progress line: the file name of a compiled source, otherwise of the output."""
         return (self.inputs[0] if self.rule == "compile" else self.output).rpartition("/")[2]
 
     @property
     def shell(self) -> str:
         """The command line.
 
-        g++ writes the build folder as `.` into debug information, so equal sources give equal objects in every folder.
-        nvcc has no such option for device code. Linked files are written next to their final path and renamed, because
-        a program of this build may be starting at the same time; the output is the command's last word.
+        g++ writes the build folder as `.` into debug information, so equal sources give equal objects in any folder;
+        nvcc has no such option for device code. A linked file, which is the command's last word, is written beside its
+        final path and then renamed, because a program of this build may be starting at the same time.
         """
         words = shlex.join(self.command)
         if self.rule == "link":
@@ -49,7 +49,7 @@ class BuildStep:
 
 
 def compile_step(source: str, target: str, command: Iterable[str], *, ccache: bool, log: bool = False) -> BuildStep:
-    """The compile of a source by a command without input and output; with a depfile, and through ccache if found."""
+    """The step that compiles a source with a command that lacks input and output; adds a depfile and perhaps ccache."""
     launcher = ("ccache",) if ccache else ()
     words = (*launcher, *command, "-MD", "-MF", f"{target}.d", "-c", source, "-o", target)
     return BuildStep("compile", target, (source,), words, log)

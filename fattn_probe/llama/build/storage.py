@@ -1,4 +1,4 @@
-"""The contents of the cache folder, and the removal of old ones."""
+"""The contents of the cache folder, and the removal of old contents."""
 
 import contextlib
 import time
@@ -19,17 +19,17 @@ from fattn_probe.llama.build.stamp import own_stamp
 VERDICTS = Kind("verdicts", "the stored verdict")
 DAY = 86400.0
 REPLACED_DAYS = 7.0
-"""Days after which an unused build of another version is removed: two checkouts may take turns."""
+"""Days until an unused build of another version is removed; not at once, because two checkouts may take turns."""
 EARLIER = (
     *(".headers-*", "headers-*", ".tables-*", "tables-*", "resources-*", "sources/.*"),
     *("locks", "dispatch/*.pickle", "kernels/*.json", "mutants/*.json"),
 )
-"""Places of earlier versions of fattn-probe, which this one does not read."""
+"""Patterns of files from earlier versions of fattn-probe, which this one does not read."""
 
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """A build or a source in the cache: its size in bytes, and the days since it was last used.
+    """A build or a source in the cache: its size in bytes, and the days since its last use.
 
     `days` is None for an unfinished build.
     """
@@ -51,7 +51,7 @@ class Storage:
 
     @property
     def size(self) -> int:
-        """The total size in bytes, including the shared objects."""
+        """The total size in bytes, including ccache's objects."""
         entries = sum(entry.size for entry in (*self.builds, *self.sources))
         return entries + self.other + (self.ccache.size if self.ccache else 0)
 
@@ -79,10 +79,10 @@ def builds() -> Iterator[CacheEntry]:
 
 
 def prune(days: float) -> tuple[CacheEntry, ...]:
-    """Remove builds and shared objects that have not been used for this many days; returns the removed builds.
+    """Remove builds and ccache objects that have not been used for this many days; returns the removed builds.
 
-    Rewritten files and verdicts are removed by age, because a run makes them again. Unfinished builds are removed too,
-    and what killed processes and earlier versions of fattn-probe left. A build that another process is changing stays.
+    Rewritten files and verdicts of that age are removed too, because a run makes them again. So are unfinished builds
+    and the leftovers of killed processes and earlier versions. A build that another process is changing stays.
     """
     if parts().is_dir():
         sweep(parts())
@@ -102,11 +102,11 @@ def prune(days: float) -> tuple[CacheEntry, ...]:
 
 
 def remove_replaced(folder: Path) -> None:
-    """Remove the builds that a new one replaces: those of the same name, by another version of fattn-probe, unused for
-    a week."""
+    """Remove the builds that a new one replaces: same name, made by another version of fattn-probe, unused for
+    REPLACED_DAYS."""
     for other in folders(folder.parent) if not folder.exists() else ():
         if other.name.rpartition("-")[0] == folder.name.rpartition("-")[0]:
-            with contextlib.suppress(InputError, MachineError):  # no whole manifest: for `prune`; a read-only cache
+            with contextlib.suppress(InputError, MachineError):  # no usable manifest; a read-only cache
                 days, made = days_since(other / SEAL), MANIFESTS.read(other / MANIFEST)
                 if days is not None and days >= REPLACED_DAYS and made.fingerprint.stamp != own_stamp():
                     remove(other)
@@ -116,7 +116,7 @@ def remove(folder: Path) -> bool:
     """Remove a build and its lock; False if another process holds the lock."""
     try:
         with lock_beside(folder, wait=False):
-            (folder / SEAL).unlink(missing_ok=True)  # first, because the rest is no build without it
+            (folder / SEAL).unlink(missing_ok=True)  # first, because without it the rest does not count as a build
             remove_tree(folder)
             folder.with_name(f"{folder.name}.lock").unlink(missing_ok=True)
     except BlockingIOError:
@@ -125,7 +125,7 @@ def remove(folder: Path) -> bool:
 
 
 def contents(folder: Path) -> list[Path]:
-    """The files and folders of a folder; none if it does not exist."""
+    """The files and folders in a folder; none if it does not exist."""
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 

@@ -1,11 +1,11 @@
-"""Write the C source of a stub for each undefined function of the objects.
+"""Write a C source with a stub for each undefined function of some objects.
 
-Ninja runs this file as a script, so it imports nothing from fattn-probe. A stub that is called prints its symbol and
-ends the program with status 87, which tells the build which file to add. With FATTN_PROBE_SKIP_KERNELS=1 the stub of a
-kernel case, which returns nothing, only prints its symbol: so a program lists the kernels that it needs. The stub of a
-vtable is one whose functions all do the same: an object of that class can be made, but not used. The stub of a
-type_info has a name of its own, so a dynamic_cast to that class gives null. Undefined functions could wait for lazy
-binding, but fattn.cu's table of vec kernels takes addresses, which are resolved at load.
+Ninja runs this file as a script, so it imports nothing from fattn-probe. When a stub is called, it prints its symbol
+and ends the program with status 87, which tells the build what to add. With FATTN_PROBE_SKIP_KERNELS=1, the stub of a
+kernel case, which returns nothing, only prints its symbol, so a program lists the kernels that it needs. In the stub of
+a vtable, every function is such a stub: objects of that class can be made, but not used. The stub of a type_info has a
+unique name, so a dynamic_cast to that class gives null. Lazy binding would not do instead of stubs, because fattn.cu's
+table of vec kernels takes addresses, which are resolved at load time.
 """
 
 import argparse
@@ -21,17 +21,17 @@ SANITIZER_LIBRARIES = {"address": "libasan.so", "undefined": "libubsan.so"}
 LINKER_SYMBOLS = frozenset({"__dso_handle", "_GLOBAL_OFFSET_TABLE_", "__ehdr_start", "__start_", "_DYNAMIC"})
 KERNEL_CASE = re.compile(r"_Z\d+ggml_cuda_flash_attn_ext_\w+?_caseI")
 NO_META = "ggml_backend_buffer_is_meta"
-"""False for every buffer of a program without ggml-backend-meta.cpp, which makes meta buffers."""
+"""Its stub returns false: without ggml-backend-meta.cpp, a program has no meta buffers."""
 VTABLE, TYPE = "_ZTV", "_ZTI"
 LINE = "fattn-probe: missing symbol: %s\\n"
-"""Written in one piece: several threads may call bodies of kernels that are missing."""
+"""Written in one piece, because several threads may call missing kernel bodies at once."""
 VTABLE_STUB = """\
 static void STUB(void) { missing("LINE"); }
 extern void * const STUB_table[66] __asm__("SYMBOL");
 static void * const STUB_type[] = { (void *) (STUB_table + 2), "SYMBOL" };
 void * const STUB_table[66] = { 0, (void *) STUB_type, [2 ... 65] = STUB };
 """
-"""As the C++ ABI lays it out: the offset to the object, the class's type_info, and at most 64 functions.
+"""The C++ ABI's layout of a vtable: the offset to the object, the class's type_info, and here 64 functions.
 
 A dynamic_cast calls a virtual function of the type_info, which is the same stub.
 """
@@ -39,7 +39,7 @@ TYPE_STUB = """\
 extern void * const STUB[2] __asm__("SYMBOL");
 void * const STUB[2] = { 0, "SYMBOL" };
 """
-"""A class's type_info, of which a dynamic_cast only compares the name."""
+"""A class's type_info; a dynamic_cast compares only its name."""
 PROLOGUE = """\
 #include <stdlib.h>
 #include <string.h>
@@ -66,7 +66,7 @@ __attribute__((unused)) static void missing_kernel(const char * line) {
 
 
 def parse_nm(text: str) -> tuple[set[str], set[str]]:
-    """The (defined, undefined) global symbols in nm's output, without glibc's @versions and weak references."""
+    """The (defined, undefined) global symbols in nm's output, without @versions and without weak references."""
     defined, undefined = set(), set()
     for line in text.splitlines():
         words = line.split()
@@ -81,19 +81,19 @@ def parse_nm(text: str) -> tuple[set[str], set[str]]:
 
 
 def missing_symbols(objects: str, libraries: Iterable[str]) -> list[str]:
-    """The symbols that neither the objects nor the libraries define; each text is nm's output."""
+    """The symbols that neither the objects nor the libraries define; each argument is output of nm."""
     defined, undefined = parse_nm(objects)
     provided = defined.union(*(parse_nm(text)[0] for text in libraries))
     return sorted(undefined - provided - LINKER_SYMBOLS)
 
 
 def render_stubs(symbols: Iterable[str]) -> str:
-    """The C source; symbols are assembler names, because a mangled name need not be a C identifier."""
+    """The C source; symbols are given as assembler names, because a mangled name may not be a C identifier."""
     return PROLOGUE + "\n" + "".join(stub(index, symbol) for index, symbol in enumerate(symbols))
 
 
 def stub(index: int, symbol: str) -> str:
-    """The C function that stands for one symbol."""
+    """The C code that defines one symbol."""
     name = f"fattn_stub_{index}"
     if symbol == NO_META:
         return f'_Bool {name}(void) __asm__("{symbol}");\n_Bool {name}(void) {{ return 0; }}\n'
@@ -106,14 +106,14 @@ def stub(index: int, symbol: str) -> str:
 
 
 def nm(*words: str) -> str:
-    """The output of nm, which sorts nothing."""
+    """The unsorted output of nm."""
     return subprocess.run(
         ["nm", "--no-sort", *words], check=True, capture_output=True, text=True, errors="replace"
     ).stdout
 
 
 def library_paths(compiler: str, names: Iterable[str]) -> list[str]:
-    """The paths of those shared libraries that the compiler finds."""
+    """The paths of the libraries that the compiler finds."""
     found = []
     for name in names:
         argv = [compiler, f"-print-file-name={name}"]
@@ -123,7 +123,7 @@ def library_paths(compiler: str, names: Iterable[str]) -> list[str]:
 
 
 def main() -> None:
-    """Read objects and libraries, and write the stubs if they changed."""
+    """Read the objects and libraries, and write the stubs if they have changed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--compiler", required=True)

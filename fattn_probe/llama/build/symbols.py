@@ -1,4 +1,4 @@
-"""Map a missing symbol to the kernel case or the .cu file that defines it."""
+"""Find the kernel case or the source file that defines a missing symbol."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from fattn_probe.llama.source import KernelCase
 CASE = re.compile(r"\bggml_cuda_flash_attn_ext_(?P<family>\w+)_case<(?P<args>[^>]*)>\(")
 BODY = re.compile(rf"\b{BODIES}::(?P<kernel>\w+)(?:<(?P<args>[^>]*)>)?\(")
 TYPE = re.compile(r"\(ggml_type\)(\d+)")
-# `DECL_MMQ_CASE(GGML_TYPE_Q4_0);` of a file that includes "../mmq.cuh"
+# `DECL_MMQ_CASE(GGML_TYPE_Q4_0);` in a file that includes "../mmq.cuh"
 INSTANCE = re.compile(
     r'#include "\.\./(?P<header>[^"]+)".*?^DECL_\w+_CASE\((?P<argument>\w+)\);', re.MULTILINE | re.DOTALL
 )
@@ -25,10 +25,10 @@ def demangle(symbol: str) -> str:
 
 
 def case_of(name: str, cases: Mapping[str, KernelCase], types: Mapping[int, str]) -> KernelCase | None:
-    """The kernel case that a demangled function instantiates, or the one kernel whose body it is, or None.
+    """The kernel case that a demangled function instantiates, or the single kernel whose body it is; else None.
 
-    `cases` are those of a tree, by name. `types` maps ggml_type's values to names, because a demangled `vec` case
-    contains `(ggml_type)8`.
+    `cases` are a tree's kernel cases by name. `types` maps the values of ggml_type to names, because a demangled `vec`
+    case contains `(ggml_type)8`.
     """
     if body := body_of(name, types):
         family = BY_KERNEL.get(body[0])
@@ -40,21 +40,21 @@ def case_of(name: str, cases: Mapping[str, KernelCase], types: Mapping[int, str]
 
 
 def body_of(name: str, types: Mapping[int, str]) -> tuple[str, tuple[str, ...]] | None:
-    """The kernel and the template arguments of a demangled function that is a kernel's body; None for any other."""
+    """The kernel's name and template arguments if a demangled function is a kernel's body; else None."""
     body = BODY.search(name)
     return (body["kernel"], arguments(body["args"], types) if body["args"] else ()) if body else None
 
 
 def arguments(text: str, types: Mapping[int, str]) -> tuple[str, ...]:
-    """Template arguments, with the names of ggml's types as the source has them."""
+    """The template arguments in a text, with ggml's types as in the source: `GGML_TYPE_Q8_0`."""
     words = TYPE.sub(lambda number: f"GGML_TYPE_{types.get(int(number.group(1)), '?').upper()}", text)
     return tuple(word.strip() for word in words.split(","))
 
 
 def product_of(name: str, files: Iterable[Path], types: Mapping[int, str]) -> str | None:
-    """The name of the file of template-instances/ that instantiates a demangled function of matrix products, or None.
+    """The file of template-instances/ that instantiates a demangled function of matrix products, or None.
 
-    Its header contains the function, and its argument is one of the function's arguments.
+    The file's header contains the function, and the file's argument is one of the function's template arguments.
     """
     match = ARGUMENTS.search(name)
     wanted = arguments(match["args"], types) if match else ()
@@ -68,7 +68,7 @@ def product_of(name: str, files: Iterable[Path], types: Mapping[int, str]) -> st
 
 
 def function_name(name: str) -> str:
-    """The bare name of a demangled function: no return type, namespace, template arguments or parameters."""
+    """The bare name of a demangled function, without return type, namespace, template arguments and parameters."""
     plain = name
     while "<" in plain:
         shorter = re.sub(r"<[^<>]*>", "", plain)
@@ -85,13 +85,13 @@ def defines(text: str, function: str) -> bool:
 
 
 def class_name(name: str) -> str:
-    """The class of a demangled member function or vtable without template arguments; empty for a free function."""
+    """The class of a demangled member function or vtable, without template arguments; empty for a free function."""
     plain = re.sub(r"<[^<>]*>", "", name.partition("(")[0])
     return plain.removeprefix("vtable for ") if plain.startswith("vtable for ") else plain.rpartition("::")[0]
 
 
 def defining_class(name: str, files: Iterable[Path]) -> str | None:
-    """The name of the file that defines the members of the class of a demangled function or vtable, or None."""
+    """The name of the file that defines members of the class of a demangled function or vtable, or None."""
     owner = class_name(name).split()[-1:]
     if not owner:
         return None

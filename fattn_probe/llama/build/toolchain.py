@@ -1,4 +1,4 @@
-"""Find the compilers of this machine: g++, and nvcc from the system or from PyPI's wheels."""
+"""Find the compilers on this machine: g++, and nvcc from the system or from PyPI's wheels."""
 
 import functools
 import os
@@ -28,14 +28,14 @@ from fattn_probe.llama.build.headers import (
 HEADERS = Kind("headers", "the copy of CUDA's headers")
 CUDART, CUBLAS = "cudart", "cublas"
 INSTALL_GXX = "install it: `sudo apt install g++`"
-INSTALL_NVCC = "install a CUDA toolkit, or the packages of PyPI: `pip install 'fattn-probe[cuda]'`"
+INSTALL_NVCC = "install a CUDA toolkit, or the packages from PyPI: `pip install 'fattn-probe[cuda]'`"
 
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Compilers and CUDA files; `nvcc` and `cudart` (the shared library) are None for the simulator.
+    """The paths of compilers and CUDA files; `nvcc` and `cudart` (the shared library) are None for the simulator.
 
-    `ccache` is None if it is not installed or not requested.
+    `ccache` is None if it is not installed.
     """
 
     cc: str
@@ -51,44 +51,44 @@ class Toolchain:
     def path(self) -> str:
         """$PATH for a build.
 
-        Commands name ccache, nvcc and python3 without a folder: two environments that share the cache have them in
-        different places, and ninja repeats a step if its command has changed.
+        Commands name ccache, nvcc and python3 without their folders, because these differ between environments that
+        share the cache, and ninja repeats a step whose command has changed.
         """
         own = [tool.parent for tool in (self.ccache, self.nvcc, Path(sys.executable)) if tool is not None]
         return os.pathsep.join([*map(str, own), *os.get_exec_path()])
 
 
 def cuda_roots() -> Iterator[Path]:
-    """Folders that may contain nvcc: those of toolkits, then that of the wheels."""
+    """Folders that may contain nvcc: the toolkits' folders, then the wheels' folder."""
     yield from toolkit_roots()
     if wheels := wheel_root():
         yield wheels
 
 
 def find_library(root: Path, name: str) -> Path | None:
-    """libNAME.so.N of a toolkit, or of the wheels."""
+    """The path of libNAME.so.N in a toolkit or in the wheels; None if it is missing."""
     folders = [root / "lib64", root / "lib", *sorted(root.glob("targets/*/lib"))]
     return next((path for folder in folders for path in sorted(folder.glob(f"lib{name}.so.[0-9][0-9]"))), None)
 
 
 def find_cublas() -> Path | None:
-    """cuBLAS from the first toolkit that has it, or from the wheels."""
+    """The path of cuBLAS in the first toolkit that has it, or in the wheels; or None."""
     return next(filter(None, (find_library(root, CUBLAS) for root in cuda_roots())), None)
 
 
 def has_cublas() -> bool:
-    """Whether a program can open cuBLAS: from a toolkit, or because the dynamic linker knows it."""
+    """Whether a program can load cuBLAS: from a toolkit, or from the dynamic linker's own paths."""
     return find_cublas() is not None or find_system_library(CUBLAS) is not None
 
 
 def library_path() -> str:
-    """$LD_LIBRARY_PATH with the folder of a toolkit's cuBLAS in front; empty if there is none."""
+    """$LD_LIBRARY_PATH with the folder of `find_cublas` first; empty if cuBLAS was not found."""
     found = find_cublas()
     return os.pathsep.join(filter(None, (str(found.parent), os.environ.get("LD_LIBRARY_PATH")))) if found else ""
 
 
 def find_toolchain(engine: str) -> Toolchain:
-    """The toolchain for an engine; BuildError with what to install if a part is missing."""
+    """The toolchain for an engine; if a part is missing, BuildError says what to install."""
     machine = platform.machine()
     cxx, cc = shutil.which("g++"), shutil.which("gcc")
     if cxx is None or cc is None:
@@ -97,7 +97,7 @@ def find_toolchain(engine: str) -> Toolchain:
     if not gxx:
         raise BuildError(f"{cxx} does not report its version: it is not g++; {INSTALL_GXX}")
     if engine == "cuda":
-        # g++ and the first nvcc of `cuda_roots` that comes with its runtime library.
+        # The first nvcc of `cuda_roots` that comes with its runtime library.
         for root in cuda_roots():
             nvcc, cudart = root / "bin/nvcc", find_library(root, CUDART)
             if nvcc.is_file() and cudart:
@@ -115,8 +115,8 @@ def find_toolchain(engine: str) -> Toolchain:
 def cached_headers(headers: Headers) -> Path:
     """A copy of CUDA's headers in the cache, made once for each version.
 
-    Its path is in every command line of a build. With a path inside an environment, two environments that share the
-    cache would recompile each other's objects.
+    This path appears in every command line of a build. If it were inside a Python environment, two environments that
+    share the cache would recompile each other's objects.
     """
     return _headers_in(cache_dir(), headers)
 
@@ -128,7 +128,7 @@ def _headers_in(_cache: Path, headers: Headers) -> Path:
 
 @functools.cache
 def version_of(compiler: str | Path) -> str:
-    """The line of `--version` with the version: the release line of nvcc, the first line of g++."""
+    """The version from a compiler's `--version`: `nvcc V13.0.88`, or g++'s first line."""
     text = run([compiler, "--version"]).stdout
     release = re.search(r"release \S+ (V[\d.]+)", text)
     return f"nvcc {release.group(1)}" if release else text.partition("\n")[0]

@@ -1,1 +1,1 @@
-"""Readers of CUDA C++ text: tokens, macros, statements, conditions."""
+"""Readers for CUDA C++ text: tokens, macros, functions, statements, conditions."""

@@ -1,7 +1,7 @@
-"""Expressions of a source file: their text on one line, and conditions as trees of logic.
+"""Expressions in a source file: their text on one line, and conditions as logic trees.
 
-A tree has `&&`, `||` and `!`, and is evaluated in three-valued logic: a truth is True, False, or None if it is unknown.
-Macros are expanded, because nvcc builds have no macro information for a debugger.
+A tree consists of `&&`, `||`, `!` and atoms. It is evaluated in three-valued logic: True, False, or None for unknown.
+Macros are expanded, because nvcc's debug information lacks them.
 """
 
 import re
@@ -19,9 +19,9 @@ POINTER = re.compile(r"(?:\(.*\*\) ?)?0x[0-9a-f]+\b", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Logic:
-    """A node: an `atom` has `ask`, its expression for a debugger, and its variables; the others have children.
+    """A node of a logic tree: an `atom` has variables and `ask`, its expression for a debugger; others have children.
 
-    A variable is its text in the source, and its expression for a debugger.
+    A variable is a pair: its text in the source, and its expression for a debugger.
     """
 
     kind: Literal["and", "or", "not", "atom"]
@@ -31,20 +31,20 @@ class Logic:
     variables: tuple[tuple[str, str], ...] = ()
 
     def atoms(self) -> Iterator["Logic"]:
-        """The leaves, in the source's order."""
+        """The leaves, in source order."""
         if self.kind == "atom":
             yield self
         for child in self.children:
             yield from child.atoms()
 
     def asks(self) -> Iterator[str]:
-        """Every expression to evaluate."""
+        """Every expression that a debugger has to evaluate."""
         for atom in self.atoms():
             yield from filter(None, (atom.ask, *(ask for _, ask in atom.variables)))
 
 
 def truth_of_value(value: str | None) -> bool | None:
-    """The truth of a value that gdb printed, as a condition."""
+    """The truth value of a condition whose value gdb printed."""
     if value in ("true", "false", None):
         return None if value is None else value == "true"
     if POINTER.match(value):
@@ -54,12 +54,12 @@ def truth_of_value(value: str | None) -> bool | None:
 
 
 def truths(logic: Logic, values: Mapping[str, str | None]) -> Truths:
-    """The truth of each atom, by its text, from the debugger's values."""
+    """The truth value of each atom, by its text, from the debugger's values."""
     return {atom.text: truth_of_value(values.get(atom.ask)) for atom in logic.atoms()}
 
 
 def holds(logic: Logic, known: Mapping[str, bool | None]) -> bool | None:
-    """The truth of a condition: an `and` is False if one child is False, even if others are unknown."""
+    """The truth value of a condition: an `and` is False if one child is False, even if others are unknown."""
     if logic.kind == "atom":
         return known.get(logic.text)
     found = [holds(child, known) for child in logic.children]
@@ -72,9 +72,9 @@ def holds(logic: Logic, known: Mapping[str, bool | None]) -> bool | None:
 
 
 def settle(logic: Logic, outcome: bool | None, known: Truths) -> None:
-    """Fill in the truths that follow from the outcome: if an `and` held, every child held.
+    """Fill in the truth values that follow from the outcome: if an `and` held, every child held.
 
-    If an `and` did not hold and all children but one did, that child did not hold.
+    If an `and` did not hold and all children but one did, the remaining child did not hold.
     """
     if outcome is None:
         return
@@ -93,7 +93,7 @@ def settle(logic: Logic, outcome: bool | None, known: Truths) -> None:
 
 
 def lacking(logic: Logic, known: Mapping[str, bool | None]) -> tuple[Logic, ...]:
-    """The smallest parts that prevented the condition: for `a && b && (c || d)`, those of the three not True."""
+    """The smallest parts that are not True and so prevented the condition; for `a && b`, `a`, `b` or both."""
     if holds(logic, known) is True:
         return ()
     if logic.kind == "and":
@@ -110,14 +110,14 @@ DEPTH = 8
 
 @dataclass(frozen=True)
 class Macro:
-    """`parameters` is None for a macro without parentheses."""
+    """A macro's definition; `parameters` is None for a macro without parentheses."""
 
     parameters: tuple[str, ...] | None
     body: str
 
 
 def read_macros(texts: Iterable[str]) -> dict[str, Macro]:
-    """One-line macros by name; macros with different definitions are left out."""
+    """The one-line macros by name; macros with several different definitions are left out."""
     found: dict[str, set[Macro]] = {}
     for text in texts:
         for name, brackets, parameters, body in DEFINE.findall(COMMENT.sub(" ", text)):
@@ -128,7 +128,7 @@ def read_macros(texts: Iterable[str]) -> dict[str, Macro]:
 
 
 def expand(text: str, macros: Mapping[str, Macro], depth: int = DEPTH) -> str:
-    """The text with its macros expanded, each in parentheses unless it is one word; `nullptr` becomes 0."""
+    """The text with macros expanded, each in parentheses unless it is one word; `nullptr` becomes 0."""
     words: list[str] = WORD.findall(text)
     out, index = [], 0
     while index < len(words):
@@ -148,7 +148,7 @@ def expand(text: str, macros: Mapping[str, Macro], depth: int = DEPTH) -> str:
 
 
 def debugger_expression(text: str, macros: Mapping[str, Macro]) -> str:
-    """The expression in a form that a debugger can evaluate; empty if that would call a function of the program."""
+    """The expression in a form that a debugger can evaluate; empty if this would call a function of the program."""
     expanded = expand(text, macros)
     return "" if CALL.search(expanded) or "{" in expanded else expanded
 
@@ -186,14 +186,14 @@ class Reader:
     macros: Mapping[str, Macro]
 
     def text(self, start: int, stop: int) -> str:
-        """The source's words on one line, without comments and directives."""
+        """The source text on one line, without comments and directives."""
         if start >= stop:
             return ""
         tokens = self.draft.tokens[self.draft.places[start] : self.draft.places[stop - 1] + 1]
         return " ".join("".join(token.text if token.kind in CODE_KINDS else " " for token in tokens).split())
 
     def logic(self, start: int, stop: int) -> Logic:
-        """A condition as a tree of its operators, without brackets."""
+        """A condition as a logic tree, without redundant parentheses."""
         words, outer = self.draft.words, self.draft.outer
         while stop - start > 2 and words[start] == "(" and self.draft.mates[start] == stop - 1:
             start, stop = start + 1, stop - 1

@@ -1,4 +1,4 @@
-"""Finds the functions that a C++ file defines; the only such reader, good enough for any release."""
+"""Finds the functions that a C++ file defines, well enough for any release; the only such reader."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fattn_probe.llama.cxx.tokens import CONDITIONAL, UNMATCHED, Draft, Span, Spans, draft_of, spans_of, tokenize
 
 BODIES = "simt_body"
-"""The simulator's namespace for the bodies of attention kernels. A kernel describes itself, and calls its body."""
+"""The namespace for bodies of attention kernels on the simulator; a kernel describes itself and calls its body."""
 ONCE = "simt_once_"
-"""The prefix of a function with the body of a template, which only calls it (`llama/build/rewrite_flags`)."""
+"""The name prefix of the functions to which `llama/build/rewrite_flags` moves the bodies of templates."""
 NOT_FUNCTIONS = frozenset({"if", "for", "while", "switch", "catch", "alignas", "decltype"})
 BEHIND_PARAMETERS = frozenset({"const", "noexcept", "override"})
 NOT_A_NAME = frozenset({"__launch_bounds__", "__attribute__", "__align__", "alignas", "decltype", "noexcept"})
@@ -21,8 +21,8 @@ DEFINED = re.compile(r"\s*#\s*define\s+(\w+)")
 class Function:
     """A function with a body, as indices of code tokens.
 
-    `at` is its name, `header` the first of its specifiers (not `template`), [start, stop) its body without the braces.
-    `returns` is the word before the name, `parameters` are the names of its template parameters.
+    `at` is its name, `header` the first specifier (after `template<...>`), [start, stop) the body without the braces.
+    `returns` is the word before the name, and `parameters` are the names of the template parameters.
     """
 
     name: str
@@ -54,12 +54,12 @@ def functions(draft: Draft) -> Iterator[Function]:
 
 
 def functions_with(draft: Draft, *specifiers: str) -> Iterator[Function]:
-    """The functions with a body that have one of these specifiers, in the order of the specifiers."""
+    """The functions that have a body and one of these specifiers, ordered by specifier."""
     return filter(None, (function_at(draft, index) for word in specifiers for index in draft.where.get(word, ())))
 
 
 def template_of(draft: Draft, header: int) -> int:
-    """The `template` before the first specifier of a function, or UNMATCHED."""
+    """The index of `template` before a function's first specifier, or UNMATCHED."""
     first = draft.back_over_angles(header - 1) - 1 if draft.word(header - 1) == ">" else UNMATCHED
     return first if draft.word(first) == "template" else UNMATCHED
 
@@ -75,7 +75,7 @@ def function_at(draft: Draft, index: int) -> Function | None:
 
 
 def _function(draft: Draft, began: int, opener: int, body: int) -> Function:
-    """The function that is declared from `began` on, with its parameters at `opener` and its body at `body`."""
+    """The function whose declaration begins at `began`, with its parameters at `opener` and its body at `body`."""
     at, header, parameters = opener - 1, began, list[str]()
     if draft.word(at) == ">":
         at = max(draft.back_over_angles(at), 1) - 1
@@ -114,7 +114,7 @@ def header_start(draft: Draft, index: int) -> int:
 
 
 def _parameter_list(draft: Draft, index: int) -> int | None:
-    """The `(` of the parameters in the header that contains `index`; None for a variable."""
+    """The `(` of the parameters in the function header that contains `index`; None for a variable."""
     while index < len(draft.words) and draft.words[index] not in (";", "{", "}"):
         if draft.words[index] == "=" and draft.words[index - 1] != "operator":
             return None
@@ -127,11 +127,11 @@ def _parameter_list(draft: Draft, index: int) -> int | None:
 
 
 def _body(draft: Draft, index: int) -> int | None:
-    """The `{` of the function whose header contains `index`, or None if it is a declaration or a variable."""
+    """The `{` of the function whose header contains `index`; None for a declaration or a variable."""
     colon = False
     while index < len(draft.words):
         word, mate = draft.words[index], draft.mates[index]
-        # behind a constructor's colon, a `{` may initialise a member
+        # after a constructor's colon, a `{` may initialise a member
         initialises = colon and (draft.is_name(index - 1) or draft.words[index - 1] == ">")
         if word in ("(", "[") or (word == "{" and initialises):
             if mate == UNMATCHED:
@@ -147,7 +147,7 @@ def _body(draft: Draft, index: int) -> int | None:
 
 
 def device_spans(draft: Draft, *, host_too: bool = False) -> Spans:
-    """The bodies of device functions and lambdas; `host_too`: of `__host__ __device__` ones too."""
+    """The bodies of device functions and lambdas; with `host_too`, including `__host__ __device__` ones."""
     found = functions_with(draft, "__device__", "__global__")
     return spans_of(
         [(it.start - 1, it.stop) for it in found if host_too or "__host__" not in draft.words[it.header : it.start]]
@@ -156,7 +156,7 @@ def device_spans(draft: Draft, *, host_too: bool = False) -> Spans:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file's tokens and functions; `macros` has the names in each macro's body, `depths` each token's `#if` depth."""
+    """A file's tokens and functions; `macros` has the names in each macro's body, `depths` the tokens' `#if` depths."""
 
     name: str
     draft: Draft
@@ -166,7 +166,7 @@ class SourceFile:
 
 
 def read_source(name: str, text: str) -> SourceFile:
-    """Read a file from its text; `name` identifies it."""
+    """Parse a file's text; `name` identifies the file."""
     draft = draft_of(tokenize(text))
     directives = [token.text for token in draft.tokens if token.kind == "directive"]
     macros = {match[1]: frozenset(NAME.findall(line)) for line in directives if (match := DEFINED.match(line))}

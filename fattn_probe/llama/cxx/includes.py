@@ -1,4 +1,4 @@
-"""Which files a C++ file includes."""
+"""The files that C++ files include."""
 
 import os
 import re
@@ -9,7 +9,7 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTIL
 
 
 def included(paths: Iterable[Path], folders: Sequence[Path], below: Path) -> dict[Path, str]:
-    """The text of files and of those below a folder that they include; looked up beside each file and in `folders`."""
+    """The texts of files and of their includes `below` a folder, looked up beside each file and in `folders`."""
     found, seen = dict[Path, str](), set[str]()
     to_read = list(map(str, paths))
     while to_read:

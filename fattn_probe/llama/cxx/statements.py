@@ -12,10 +12,10 @@ BEHIND_MACRO = frozenset({";", ",", ".", "->", "(", "[", "=", "+", "-", "*", "/"
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement of the tokens [start, stop).
+    """A statement, as the tokens [start, stop).
 
-    `head` is the condition between the parentheses, or the returned expression. `body` are the statements that run if
-    it holds, without the braces of a block; the body of a switch are its cases, which have `labels`.
+    `head` is the condition between the parentheses, or the returned expression. `body` has the statements that run if
+    the condition holds, without the braces of a block. The body of a switch consists of its cases, which have `labels`.
     """
 
     kind: Kind

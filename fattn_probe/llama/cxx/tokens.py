@@ -1,4 +1,4 @@
-"""CUDA C++ text as tokens, and the draft in which the rewriter changes them."""
+"""CUDA C++ text as tokens, and the draft in which the rewriter replaces them."""
 
 import re
 from bisect import bisect_right
@@ -33,9 +33,9 @@ Span = tuple[int, int]
 
 
 class Token(NamedTuple):
-    """One token, including trivia; the texts of all tokens make up the file.
+    """One token, which may be trivia; the texts of all tokens add up to the file.
 
-    A tuple, because a tree has a million tokens.
+    It is a tuple, because a tree has a million tokens.
     """
 
     kind: str
@@ -45,19 +45,19 @@ class Token(NamedTuple):
 def tokenize(text: str) -> list[Token]:
     """Split a file into tokens.
 
-    A preprocessor directive, with its continued lines, is one token. `<<<` is always the launch bracket, because C++
-    has no other use for it. Each `>` is a token of its own, because only the reader knows whether `>>>` closes a launch
-    or three template argument lists.
+    A preprocessor directive with its continuation lines is one token. `<<<` always opens a launch, because C++ has no
+    other use for it. Each `>` is a separate token, because only context tells whether `>>>` closes a launch or three
+    template argument lists.
     """
     return [Token(match.lastgroup or "other", match.group()) for match in MASTER.finditer(text)]
 
 
 @dataclass
 class Draft:
-    """A file's code tokens (no trivia, no directives), and the text that replaces each.
+    """A file's code tokens (without trivia and directives), and the replacement text of each.
 
-    Passes address a token by its index among the code tokens. A pass changes the replacement text, never `words` or the
-    number of newlines of a token. `lines` are the tokens' first lines, from 1.
+    Passes refer to a token by its index among the code tokens. They change the replacement text, never `words` or the
+    number of newlines in a token. `lines` are the tokens' first lines, counted from 1.
     """
 
     tokens: list[Token]
@@ -85,9 +85,10 @@ class Draft:
             self.replace(index, "")
 
     def erase(self, start: int, stop: int, *, lines: bool = True) -> None:
-        """Remove the tokens [start, stop) with comments and directives, except those that define a macro.
+        """Remove the tokens [start, stop), including comments and directives.
 
-        If there are any, the conditional directives stay as well. Without directives, newlines stay if `lines` do.
+        If one of them defines a macro or includes a file, directives and newlines stay; else newlines stay with
+        `lines`.
         """
         places = range(self.places[start - 1] + 1, self.places[stop])
         defines = any(self.tokens[it].kind == "directive" and DEFINES.match(self.tokens[it].text) for it in places)
@@ -105,11 +106,11 @@ class Draft:
         self.out[self.places[index]] += text
 
     def written(self, start: int, stop: int) -> str:
-        """The replacement text of the tokens [start, stop), on one line and without comments."""
+        """The replacement text of the tokens [start, stop), on one line, without comments."""
         return " ".join(" ".join(self.out[self.places[index]].split()) for index in range(start, stop))
 
     def first_on_line(self, index: int) -> bool:
-        """Whether only blanks precede a token on its line."""
+        """Whether only white space precedes a token on its line."""
         for token in reversed(self.tokens[: self.places[index]]):
             if "\n" in token.text:
                 return token.kind == "space"
@@ -132,18 +133,18 @@ class Draft:
         return 0 <= index < len(self.kinds) and self.kinds[index] == "name"
 
     def behind(self, index: int) -> int:
-        """The token after the one at `index`, or after the bracket that closes it."""
+        """The token after the one at `index`; for an opening bracket, the one after its closing bracket."""
         mate = self.mates[index]
         return mate + 1 if self.words[index] in OPENERS and mate != UNMATCHED else index + 1
 
     def outer(self, start: int, stop: int) -> Iterator[int]:
-        """The tokens of [start, stop) outside all brackets, and the opening brackets."""
+        """The tokens of [start, stop) outside all brackets, including the opening brackets."""
         while start < stop:
             yield start
             start = self.behind(start)
 
     def behind_variable(self, index: int) -> int:
-        """The token after the variable whose name is at `index`, with its members and indices: `K->ne[1]`."""
+        """The token after a variable whose name is at `index`, including its members and indices: `K->ne[1]`."""
         index += 1
         while self.word(index) in (".", "->", "["):
             index = self.behind(index) if self.word(index) == "[" else index + 2
@@ -167,9 +168,9 @@ class Draft:
 
 
 def draft_of(tokens: list[Token]) -> Draft:
-    """Index the code tokens of a file and match their brackets; a bracket without a mate has UNMATCHED.
+    """Index the code tokens of a file and match their brackets; a bracket without a mate gets UNMATCHED.
 
-    Each branch of the preprocessor may open or close brackets.
+    Each preprocessor branch may open or close brackets.
     """
     draft, line = Draft(tokens, out=[text for _, text in tokens]), 1
     open_brackets, saved = list[int](), list[list[int]]()

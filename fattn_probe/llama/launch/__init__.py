@@ -1,1 +1,1 @@
-"""Kernel launches: names, records, kernel families, and the division of work among CUDA blocks."""
+"""Kernel launches: names, records, kernel families, and how CUDA blocks divide the work."""

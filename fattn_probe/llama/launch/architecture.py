@@ -1,7 +1,7 @@
-"""GPU architectures by number, and the properties that the attention kernels' arithmetic depends on.
+"""GPU architectures by number, and the properties on which the attention kernels' arithmetic depends.
 
 The number is an integer: 61 Pascal, 70 Volta, 75 Turing, 80 to 89 Ampere and Ada, 90 Hopper, 100 and 120 Blackwell.
-For AMD it is `AMD`, an offset of ggml, plus the hexadecimal digits of gfx906, gfx90a, gfx1100 and so on.
+For AMD, it is ggml's offset `AMD` plus the hexadecimal digits of gfx906, gfx90a, gfx1100 and so on.
 """
 
 import re
@@ -15,19 +15,19 @@ AMD = 0x1000000
 GFX906, CDNA1, CDNA2, CDNA3, RDNA1, RDNA2, RDNA3, RDNA4 = (
     AMD + number for number in (0x906, 0x908, 0x90A, 0x942, 0x1010, 0x1030, 0x1100, 0x1200)
 )
-"""The first architecture of each of AMD's generations, as in common.cuh: gfx908 is CDNA1, gfx1100 is RDNA3."""
+"""The first architecture of each AMD generation, as in common.cuh: gfx908 is CDNA1, gfx1100 is RDNA3."""
 HIP_CUDA_ARCH = 1300
 """`__CUDA_ARCH__` of every AMD GPU (vendors/hip.h)."""
 NVIDIA = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
-"""NVIDIA's architectures since Maxwell."""
+"""NVIDIA architectures since Maxwell."""
 NVCC_ARCH = re.compile(r"(\d{2,3})[af]?")
 COMPUTE_CAPABILITY = re.compile(r"(\d{1,2})\.(\d)")
 
 
 def arch_number(text: str) -> int:
-    """The architecture's number: 90 for `90` or `9.0`, 120 for `120a` or `12.0`; InputError for anything else.
+    """The architecture's number: 90 for `90` or `9.0`, 120 for `120a` or `12.0`, AMD + 0x90a for `gfx90a`.
 
-    AMD + 0x90a for `gfx90a`.
+    InputError for any other text.
     """
     if is_amd(text.strip()):
         return AMD + int(text.strip().removeprefix("gfx"), 16)
@@ -44,12 +44,12 @@ def cuda_arch(text: str) -> int:
 
 
 def wave_size(arch: str) -> int:
-    """The lanes of a warp: 64 on AMD's GCN and CDNA (`ggml_cuda_get_physical_warp_size`), else 32."""
+    """The number of lanes in a warp: 64 on AMD's GCN and CDNA (`ggml_cuda_get_physical_warp_size`), else 32."""
     return 64 if is_amd(arch) and arch.startswith("gfx9") else 32
 
 
 def is_arch(text: str) -> bool:
-    """Whether nvcc accepts the text after `sm_` (`90`, `120a`), or it is AMD's name of an architecture (`gfx1100`)."""
+    """Whether a text names an architecture: nvcc's name without `sm_` (`90`, `120a`), or AMD's name (`gfx1100`)."""
     return NVCC_ARCH.fullmatch(text) is not None or is_amd(text)
 
 
@@ -69,9 +69,9 @@ class Generation:
     """The tensor cores of one generation, and how fattn-mma-f16 uses them.
 
     They add `group` products at once, with `extra` bits beyond 24. An instruction with f16 accumulators rounds them
-    after `k_half` products (K of m8n8k4, m16n8k8, m16n8k16). A warp works on `columns` columns (a column is one query
-    of one head) and `chunk` KV rows at a time. `configuration` names the function of fattn-mma-f16.cuh with the
-    generation's sizes.
+    after `k_half` products (the K of m8n8k4, m16n8k8, m16n8k16). A warp works on `columns` columns (a column is one
+    query of one head) and `chunk` KV rows at a time. `configuration` is the suffix of the function in
+    fattn-mma-f16.cuh that has the generation's sizes.
     """
 
     group: int
@@ -83,10 +83,10 @@ class Generation:
 
 
 def generation_of(arch: int) -> Generation:
-    """The generation of an architecture. Assumed: Ada is like Ampere, Blackwell like Hopper.
+    """The generation of an architecture. Assumption: Ada is like Ampere, and Blackwell like Hopper.
 
-    The sums of CDNA are as measured on an MI100, an MI210 and an MI300X (MMA-Sim, arXiv 2511.10909), those of RDNA as
-    recorded from a gfx1100 and a gfx1201 in AMD's emulator rocjitsu.
+    The figures for CDNA were measured on an MI100, an MI210 and an MI300X (MMA-Sim, arXiv 2511.10909); those for RDNA
+    were recorded from a gfx1100 and a gfx1201 in AMD's emulator rocjitsu.
     """
     if is_cdna(arch):
         return Generation(8 if arch >= CDNA3 else 4, 0, 16, 16, 16, "cdna")
@@ -103,12 +103,12 @@ def generation_of(arch: int) -> Generation:
 
 
 def is_cdna(arch: int) -> bool:
-    """Whether an architecture has AMD's matrix instructions MFMA (`amd_mfma_available`)."""
+    """Whether an architecture has AMD's MFMA matrix instructions (`amd_mfma_available`)."""
     return CDNA1 <= arch < RDNA1
 
 
 def has_dot2(arch: int) -> bool:
-    """Whether an architecture has AMD's dot product of two f16 in f32 (`V_DOT2_F32_F16_AVAILABLE`)."""
+    """Whether an architecture has AMD's dot product of f16 pairs with an f32 sum (`V_DOT2_F32_F16_AVAILABLE`)."""
     return arch == GFX906 or is_cdna(arch) or arch >= RDNA2
 
 
@@ -125,5 +125,5 @@ def fast_f16(arch: int) -> bool:
 
 
 def copy_bytes(arch: int) -> int:
-    """Bytes that a thread copies at once (`ggml_cuda_get_max_cpy_bytes`)."""
+    """The largest number of bytes that a thread copies at once (`ggml_cuda_get_max_cpy_bytes`)."""
     return 16 if arch >= 70 else 8

@@ -1,7 +1,7 @@
-"""The constants of a llama.cpp tree that its kernels' arithmetic depends on: KV rows per step, and the shift of P.
+"""The constants of a llama.cpp tree on which its kernels' arithmetic depends: KV rows per step, and the shift of P.
 
-They change from release to release. `constants_of` reads them from a tree; `default_constants` are those of the default
-source, for outputs whose source is not at hand.
+They change from release to release. `constants_of` reads them from a tree; `default_constants` has those of the default
+source, for outputs whose source is not available.
 """
 
 import csv
@@ -18,9 +18,9 @@ from fattn_probe.llama.source import Tree
 from fattn_probe.llama.source.features import CUDA, read_code
 
 MmaSizes = Mapping[tuple[int, int, int], tuple[int, int]]
-"""(DKQ, DV, ncols) to a step's KV rows (`nbatch_fa`) and the elements of a K row loaded at once (2 * `nbatch_K2`)."""
+"""Maps (DKQ, DV, ncols) to a step's KV rows (`nbatch_fa`) and the K elements loaded per row (2 * `nbatch_K2`)."""
 TileSizes = Mapping[tuple[int, int], tuple[int, int]]
-"""(DKQ, ncols) to a step's KV rows (`nbatch_fa`) and the elements of a K row loaded at once (`nbatch_K`)."""
+"""Maps (DKQ, ncols) to a step's KV rows (`nbatch_fa`) and the K elements loaded per row (`nbatch_K`)."""
 
 _FUNCTION = re.compile(r"get_config(?:_nvidia)?_(\w+)\s*\([^)]*\)\s*\{(.*?)^\}", re.DOTALL | re.MULTILINE)
 _CASE = re.compile(r"CONFIG_CASE\(([\d\s,]+)")
@@ -38,10 +38,10 @@ class Constants:
     """The constants of one source.
 
     `max_offset` is added to every maximum (FATTN_KQ_MAX_OFFSET), so that P is at most 1/8. `mma` is keyed by
-    configuration: ampere, rdna and cdna have all sizes, turing and volta those that differ from ampere. `tile` is keyed
-    by configuration: fp16, fp32, amd, amd_rdna. The last two are empty in releases without them. A warp works on 8
-    columns if (DKQ, ncols) is in `narrow` or ncols is 8, otherwise on 16; on Volta always on 32, on AMD always on 16.
-    `cdna_in_f32`: mma adds P*V in float32 on CDNA, as it does since September 2026 (b11063).
+    configuration: ampere, rdna and cdna have all sizes, turing and volta only those that differ from ampere. `tile` is
+    keyed by configuration too: fp16, fp32, amd, amd_rdna; the last two are empty in releases without them. A warp works
+    on 8 columns if (DKQ, ncols) is in `narrow` or ncols is 8, otherwise on 16; on Volta always on 32, on AMD always on
+    16. `cdna_in_f32`: mma adds P*V in float32 on CDNA, as it has since September 2026 (b11063).
     """
 
     max_offset: float
@@ -63,7 +63,7 @@ class Constants:
 
 @functools.cache
 def known_constants(tree: Tree | None) -> Constants | None:
-    """The step sizes and offsets of a source's kernels; None if they cannot be read (other kernels, or no source)."""
+    """The constants of a source; None if they cannot be read (unfamiliar kernels, or no source)."""
     try:
         return constants_of(tree) if tree is not None else None
     except (OSError, KeyError, ValueError):
@@ -71,7 +71,7 @@ def known_constants(tree: Tree | None) -> Constants | None:
 
 
 def constants_of(tree: Tree) -> Constants:
-    """The constants of a source."""
+    """Read the constants from a source's files."""
     texts = {name: (tree.root / CUDA / f"fattn-{name}.cuh").read_text() for name in ("mma-f16", "tile", "common")}
     mma = {
         name: {(DKQ, DV, ncols): (rows, 2 * K2) for DKQ, DV, ncols, _, _, rows, K2, *_ in cases}
@@ -93,18 +93,18 @@ def constants_of(tree: Tree) -> Constants:
 
 
 def vec_adds_in_f16(tree: Tree, arch: int) -> bool:
-    """Whether the vec kernel adds the rows of V in f16, as on most NVIDIA GPUs until the end of 2025 (b7079)."""
+    """Whether the vec kernel adds the rows of V in f16, as it did on most NVIDIA GPUs until the end of 2025 (b7079)."""
     return arch < AMD and fast_f16(arch) and bool(_F16_VEC.search(read_code(tree.root / CUDA / "fattn-vec.cuh")))
 
 
 def max_offset(header: str) -> float:
-    """FATTN_KQ_MAX_OFFSET, from the text of fattn-common.cuh; 0 if the text does not define it."""
+    """The value of FATTN_KQ_MAX_OFFSET in the text of fattn-common.cuh; 0 if it is not defined there."""
     found = _OFFSET.search(header)
     return float(found[1]) * float(found[2] or 1) if found else 0.0
 
 
 def _configurations(text: str) -> dict[str, list[tuple[int, ...]]]:
-    """The cases of each configuration function, keyed by the end of its name."""
+    """The CONFIG_CASE arguments in each configuration function, by the suffix of its name."""
     return {
         name: [tuple(int(word) for word in case.split(",") if word.strip()) for case in _CASE.findall(body)]
         for name, body in _FUNCTION.findall(text)
@@ -115,7 +115,7 @@ def _configurations(text: str) -> dict[str, list[tuple[int, ...]]]:
 def default_constants() -> Constants:
     """The constants of the default source.
 
-    constants.csv has a step's KV rows and the elements of a K row loaded at once, by head sizes and ncols.
+    constants.csv has a step's KV rows and the K elements loaded per row, by head sizes and ncols.
     """
     text = (files(__package__) / "constants.csv").read_text(encoding="utf-8")
     mma: dict[str, dict[tuple[int, int, int], tuple[int, int]]] = {}

@@ -1,7 +1,7 @@
 """The families of attention kernels: names, template parameters, division of work.
 
-`run`, `plan`, `inspect`, `build` and the history know every kernel described here. CONTRIBUTING.md lists the
-other files of a family.
+`run`, `plan`, `inspect`, `build` and the history support every family defined here. CONTRIBUTING.md lists the other
+files that a new family needs.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ Sizes = tuple[int, int, int]
 """(DKQ, DV, ncols1 * ncols2)"""
 
 VEC_ROWS = 128
-"""KV rows of a step of the vec kernel: one per thread (`nthreads`)."""
+"""KV rows per step of the vec kernel: one per thread (`nthreads`)."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class KernelMatrix:
 class Family:
     """One family of kernels.
 
-    `kernel` is the name of its `__global__` function, `parameters` are its template parameters in order. Without an
+    `kernel` is the name of its `__global__` function, and `parameters` are its template parameters in order. Without an
     `ncols2` parameter, ncols2 is 1; with a `D` parameter, DKQ = DV = D. `case` is the family's name in build manifests
     (`mma 64,64,8,8`) and in template-instances/; `case_parameters` are the template parameters of the host function
-    that upstream instantiates. `nbatch_fa` gives the KV rows of a step for (DKQ, DV, ncols), an architecture and the
+    that upstream instantiates. `nbatch_fa` returns the KV rows per step for (DKQ, DV, ncols), an architecture and the
     source's constants; None for sizes that the source lacks. `stream_k`: the blocks share all KV steps of all tiles
     equally; otherwise `gridDim.y` blocks take turns on each tile. `block_line` matches the line of `file` (in
-    ggml-cuda/) where a block has computed its work. At that line `head_name` is the variable with the block's first
-    head, and `step_name` the one with the KV rows of a step. `block_line` is empty for stream-K.
+    ggml-cuda/) where a block has computed its share of the work; it is empty for stream-K. At that line, the variable
+    `head_name` holds the block's first head, and `step_name` the KV rows per step.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Family:
         return dict(zip(self.parameters, values, strict=False))
 
     def case_arguments(self, values: tuple[str, ...]) -> tuple[str, ...]:
-        """The arguments of the host function that launches a kernel; () if the kernel has too few."""
+        """The arguments of the host function that launches a kernel; () if `values` lacks some of them."""
         named = self.arguments(values)
         return tuple(named[name] for name in self.case_parameters) if named.keys() >= {*self.case_parameters} else ()
 
@@ -111,13 +111,13 @@ BY_CASE: Mapping[str, Family] = {family.case: family for family in FAMILIES}
 
 
 def instance_of(family: Family, values: tuple[str, ...], cases: Mapping[str, KernelCase]) -> KernelCase | None:
-    """The kernel with these template arguments; None if no case has it. `cases` are those of a tree, by name."""
+    """The kernel with these template arguments; None if none of the tree's `cases` (by name) launches it."""
     case = cases.get(f"{family.case} {','.join(family.case_arguments(values))}")
     return case and replace(case, instance=values)
 
 
 def kernel_named(name: str, cases: Mapping[str, KernelCase]) -> KernelCase | None:
-    """The kernel case of a name, or one kernel of it; None if there is none. `cases` are those of a tree, by name."""
+    """The kernel case, or the single kernel, with this name; None if the tree's `cases` (by name) have no such case."""
     family, _, values = name.partition(" ")
     known = cases.get(name)
     return known or (instance_of(BY_CASE[family], tuple(values.split(",")), cases) if family in BY_CASE else None)

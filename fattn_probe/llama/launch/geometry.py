@@ -1,4 +1,4 @@
-"""How a launch divides the output: the output tile of each row, and the CUDA blocks that compute it."""
+"""A launch's division of the output: the output tile of each row, and the CUDA blocks that compute it."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
@@ -36,10 +36,10 @@ ADA, DGX_SPARK = 89, 121
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a launch divides the output: a `grid` of tiles, each `ncols1` queries x `ncols2` heads.
+    """A launch's division of the output: a `grid` of tiles, each of `ncols1` queries x `ncols2` heads.
 
-    A KV step has `rows` KV rows. `group` is the number of heads that share a K/V head. Source: `flash_attn_ext_f16` of
-    fattn-mma-f16.cuh, `launch_fattn` of fattn-common.cuh.
+    A KV step has `rows` KV rows. `group` is the number of query heads per K/V head. Source: `flash_attn_ext_f16` in
+    fattn-mma-f16.cuh, `launch_fattn` in fattn-common.cuh.
     """
 
     kernel: AttentionKernel
@@ -49,12 +49,12 @@ class Geometry:
 
     @property
     def rows(self) -> int:
-        """KV rows of a step, upstream's nbatch_fa."""
+        """KV rows per step, upstream's nbatch_fa."""
         return self.kernel.nbatch_fa
 
     @cached_property
     def parts(self) -> tuple[Mapping[int, TileWork], ...]:
-        """The work of blocks on each output tile, indexed by the tile's number."""
+        """The blocks' work on each output tile, indexed by the tile's number."""
         return tuple(map(self.parts_of, tiles_in(self.grid)))
 
     @cached_property
@@ -74,7 +74,7 @@ class Geometry:
         return sequence, z_KV, within // self.kernel.ncols2, query // self.kernel.ncols1
 
     def parts_of(self, tile: Tile) -> Mapping[int, TileWork]:
-        """The work of each block that shares a tile, in the order of their first KV steps."""
+        """The work on a tile, by block, in the order of their first KV steps."""
         index, iter_k = index_of(tile, self.grid), self.grid.iter_k
         if not self.kernel.family.stream_k:
             x, turns, _ = self.kernel.blocks
@@ -87,7 +87,7 @@ class Geometry:
         return {block: work for block, share in shares.items() for work in tiles_of(*share, self.grid)}
 
     def indices(self, shape: tuple[int, int, int]) -> Indices:
-        """The tile number of each output row, (n_seq, n_q, n_head)."""
+        """The tile number of each output row, as an array (n_seq, n_q, n_head)."""
         sequence, query, head = np.ogrid[: shape[0], : shape[1], : shape[2]]
         z_KV, within = np.divmod(head, self.group)
         return np.asarray(
@@ -96,14 +96,12 @@ class Geometry:
 
 
 def division_origin(launches: Sequence[LaunchRecord], device: Device, found: Geometry | None) -> Origin | None:
-    """The origin of the occupancy that determines how a launch divides KV rows; None if it does not depend on it.
+    """The origin of the occupancy that determines how a launch divides the KV rows; None if occupancy does not matter.
 
-    `found` is the launches' geometry, None if it is not known.
-
-    `launch_fattn` (fattn-common.cuh) limits the blocks of a grid to those that fit on the GPU at once. A tile with only
-    one KV step is not divided. Stream-K uses a block for each step if they fit with one block on each SM; GPUs before
-    Ada, a DGX Spark (compute capability 12.1), and AMD GPUs (except RDNA3 and RDNA4 with heads of 64) may choose whole
-    tiles, depending on occupancy.
+    `found` is the launches' geometry, None if it is unknown. `launch_fattn` (fattn-common.cuh) limits a grid to the
+    blocks that fit on the GPU at once. A tile with only one KV step is not divided. Stream-K uses a block for each step
+    if they fit with one block per SM. GPUs before Ada, a DGX Spark (compute capability 12.1), and AMD GPUs (except
+    RDNA3 and RDNA4 with head size 64) may use whole tiles instead, depending on occupancy.
     """
     launch = next((launch for launch in launches if launch.kernel in BY_KERNEL), None)
     if launch is None:
@@ -119,7 +117,7 @@ def division_origin(launches: Sequence[LaunchRecord], device: Device, found: Geo
 
 
 def grid_of(sizes: Sizes, ncols1: int, ncols2: int, nbatch_fa: int, n_kv: int | None = None) -> Grid:
-    """The tiles of an op and their KV steps. Give `n_kv` if the kernel reads fewer KV rows than the op has."""
+    """The grid of an op's tiles and their KV steps; pass `n_kv` if the kernel reads fewer KV rows than the op has."""
     return Grid(
         iter_k=-(-(sizes.n_kv if n_kv is None else n_kv) // nbatch_fa),
         iter_j=-(-sizes.n_q // ncols1),
@@ -138,7 +136,7 @@ def tile_rows(tile: Tile, sizes: Sizes, ncols1: int, ncols2: int) -> tuple[range
 
 
 def gathered(n_kv: int, n_kv_max: int, ncols1: int) -> int:
-    """The largest number of KV rows that a tile of a sparse kernel reads: each query sees at most `n_kv_max`."""
+    """An upper bound on the KV rows that a sparse kernel's tile reads: each query sees at most `n_kv_max`."""
     return min(n_kv, ncols1 * n_kv_max)
 
 
@@ -147,14 +145,14 @@ def geometry_of(
 ) -> Geometry | None:
     """The geometry of an op's launches; None if they contain no attention kernel with known sizes.
 
-    `arch` is nvcc's number of the architecture; `constants` are those of the source, None if they are not known.
+    `arch` is the number from `arch_number`; `constants` are those of the source, or None.
     """
     kernel = attention_of(launches, arch, constants or default_constants())
     return None if kernel is None else geometry(op, kernel)
 
 
 def geometry(op: Op, kernel: AttentionKernel) -> Geometry:
-    """The geometry of one kernel. A sparse kernel steps through gathered KV rows."""
+    """The geometry of one kernel; a sparse kernel steps through gathered KV rows."""
     sizes = op.sizes
     n_kv = gathered(sizes.n_kv, op.params.n_kv_max, kernel.ncols1) if kernel.sparse else sizes.n_kv
     grid = grid_of(sizes, kernel.ncols1, kernel.ncols2, kernel.nbatch_fa, n_kv)

@@ -1,4 +1,4 @@
-"""The attention kernel of a launch: its sizes, and how it divides an output tile among warps."""
+"""The attention kernel of a launch: its sizes, and its division of an output tile among warps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ class AttentionKernel:
 
     An output tile is `ncols1` queries x `ncols2` heads; a step is `nbatch_fa` KV rows. `type_K` and `type_V` are the
     types that the kernel reads (`f16`, `q8_0`), perhaps from converted copies of the tensors. `sparse`: it gathers the
-    KV rows that are not masked (`n_kv_max`). `blocks` is gridDim. A block has `warps` warps (blockDim.y; in tile and
-    vec kernels, an AMD wave of 64 lanes counts as two), of which `warps_per_column` (upstream's `np`) share each
-    column. A warp works on `columns` columns. `sums_in_f32`: mma_f16 adds P*V in float32, not in f16. `max_offset` is
-    added to a column's maximum (FATTN_KQ_MAX_OFFSET). `scanned`: a previous kernel has found where the mask hides all
-    remaining KV rows.
+    unmasked KV rows (`n_kv_max`). `blocks` is gridDim. A block has `warps` warps (blockDim.y; in tile and vec kernels,
+    an AMD wave of 64 lanes counts as two), and `warps_per_column` of them (upstream's `np`) share each column. A warp
+    works on `columns` columns. `sums_in_f32`: mma_f16 adds P*V in float32, not in f16. `max_offset` is added to a
+    column's maximum (FATTN_KQ_MAX_OFFSET). `scanned`: an earlier kernel has found the KV row from which on the mask
+    hides everything.
     """
 
     family: Family
@@ -45,17 +45,17 @@ class AttentionKernel:
 
     @property
     def ncols(self) -> int:
-        """Columns of a tile: queries times heads."""
+        """The columns of a tile: queries times heads."""
         return self.ncols1 * self.ncols2
 
     @property
     def warps_per_column(self) -> int:
-        """Warps of a block that share the KV rows of a column (mma_f16 and tile)."""
+        """The number of a block's warps that share the KV rows of a column (mma_f16 and tile)."""
         return max(1, self.warps * min(self.columns, self.ncols) // self.ncols)
 
 
 def attention_of(launches: Sequence[LaunchRecord], arch: int, constants: Constants) -> AttentionKernel | None:
-    """The first attention kernel among the launches; None if there is none, or the source lacks its sizes."""
+    """The first attention kernel among the launches; None if there is none, or if the source lacks its sizes."""
     launch = next((launch for launch in launches if launch.kernel in BY_KERNEL), None)
     if launch is None:
         return None
@@ -85,7 +85,7 @@ def attention_of(launches: Sequence[LaunchRecord], arch: int, constants: Constan
         blocks=launch.grid,
         warps=launch.block[1],
         columns=_columns(family, (DKQ, ncols1 * ncols2), arch, constants),
-        # P*V is summed in float32 only by AMD's CDNA, and by RDNA3 if DV is not a multiple of 32
+        # P*V is summed in float32 only on AMD: on CDNA, and on RDNA3 if DV is not a multiple of 32
         sums_in_f32=family is MMA_F16
         and (constants.cdna_in_f32 if is_cdna(arch) else AMD <= arch < RDNA4 and DV % 32 != 0),
         max_offset=constants.max_offset,
@@ -103,7 +103,7 @@ def columns_of_tile(spelling: str) -> tuple[int, int] | None:
 
 
 def _columns(family: Family, sizes: tuple[int, int], arch: int, constants: Constants) -> int:
-    """Columns that one warp works on."""
+    """The number of columns that one warp works on."""
     if family is not MMA_F16:
         return 1
     columns = generation_of(arch).columns

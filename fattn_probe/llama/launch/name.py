@@ -1,4 +1,4 @@
-"""The name of a launched kernel in a common form, whether it comes from CUDA, g++ or clang.
+"""Parses the name of a launched kernel, in the form of CUDA, g++ or clang.
 
 - CUDA, demangled: `void flash_attn_ext_vec<128, 1, (ggml_type)1, (ggml_type)1, false>(char const*, ...)`
 - g++, `__PRETTY_FUNCTION__`: `void flash_attn_ext_f16(const char*) [with int DKQ = 64; ...; uint32_t = unsigned int]`
@@ -24,7 +24,7 @@ TYPES = {
 }
 CAST = re.compile(r"\((?P<type>[\w: ]+)\)(?P<value>-?\d+)")
 INTERNAL = re.compile(r"\b_INTERNAL_[0-9a-f]{8}_\d+_\w+?_[0-9a-f]{8}(?:_\d+)?::")
-"""nvcc's namespace for a file's static functions and variables: its digests change with every build."""
+"""nvcc's namespace for a file's static functions and variables; it contains digests that change with every build."""
 NUMBER = re.compile(r"(-?\d+)[uUlL]*")
 FUNCTION_POINTER = re.compile(r"&?\(?(?P<name>[\w:]+)\(.*", re.DOTALL)
 PARAMETER = re.compile(r"(?:.*\W)?(?P<name>\w+)")
@@ -43,17 +43,17 @@ class KernelName:
 def parse_kernel_name(
     text: str, *, types: Mapping[int, str] | None = None, names: Mapping[str, Sequence[str]] | None = None
 ) -> KernelName:
-    """Parse any of the three forms.
+    """Parse a kernel's name in any of the three forms.
 
-    `types` maps the values of ggml_type to names: `{1: "f16"}` or `{1: "GGML_TYPE_F16"}`; by default as in gguf.
-    `names` gives each kernel's template parameters, for CUDA's form, which has only values.
+    `types` maps the values of ggml_type to names: `{1: "f16"}` or `{1: "GGML_TYPE_F16"}`; the default is gguf's enum.
+    `names` has each kernel's template parameters, for CUDA's form, which has only values.
     """
     text, with_args = text.strip(), ""
     if text.endswith("]"):
         start = text.rfind(" [with ")
         start = start if start >= 0 else text.rfind(" [")
         text, with_args = text[:start], text[start + 2 : -1]
-    # The name and the template arguments before the function's parameters: of `void f<(ggml_type)1>(char const*)`.
+    # Cut the text before the function's parameters: `void f<(ggml_type)1>(char const*)` to `void f<(ggml_type)1>`.
     text, depth = text.replace("(anonymous namespace)::", "").replace("{anonymous}::", ""), 0
     for i, char in enumerate(text):
         depth += (char == "<") - (char == ">")
@@ -66,11 +66,11 @@ def parse_kernel_name(
     if not with_args:
         values = split_top(rest.rstrip().removesuffix(">"), ",")
         named = [(known[i] if i < len(known) else "", value) for i, value in enumerate(values)]
-    else:  # `with int DKQ = 64; T = float` or `DKQ = 64, T = float`
+    else:  # `with int DKQ = 64; T = float` (g++) or `DKQ = 64, T = float` (clang)
         named = []
         for part in split_top(with_args.removeprefix("with "), ";" if with_args.startswith("with ") else ","):
             declared, value = (word.strip() for word in part.split(" = ", 1))
-            # g++ also explains the names of types: `uint32_t = unsigned int`, `uint3 = uint3`.
+            # g++ also lists type aliases, which are not parameters: `uint32_t = unsigned int`, `uint3 = uint3`.
             is_type = bool(known) or declared == value or ALIAS.fullmatch(declared)
             if " " in declared or declared in known or not is_type:
                 match = POINTER_PARAMETER.fullmatch(declared) or PARAMETER.fullmatch(declared)
@@ -79,7 +79,7 @@ def parse_kernel_name(
 
 
 def normalise(value: str, types: Mapping[int, str] | None = None) -> str:
-    """A template argument in one form: `(ggml_type)1` is `GGML_TYPE_F16`, `(bool)1` is `true`, `__half` is `half`."""
+    """A template argument in a common form: `(ggml_type)1` is `GGML_TYPE_F16`, `(bool)1` `true`, `__half` `half`."""
     value = INTERNAL.sub("", " ".join(value.split()))
     if cast := CAST.fullmatch(value):
         type, number = cast["type"], int(cast["value"])
@@ -96,7 +96,7 @@ def normalise(value: str, types: Mapping[int, str] | None = None) -> str:
 
 
 def split_top(text: str, separator: str) -> Iterator[str]:
-    """Split at the separators that no bracket encloses."""
+    """Split a text at the separators outside all brackets."""
     depth, start = 0, 0
     for i, char in enumerate(text):
         depth += (char in OPENING) - (char in CLOSING)

@@ -1,4 +1,4 @@
-"""Launch records: which kernels ran, with what geometry, in what order."""
+"""Launch records: the kernels that ran, their geometry, and their order."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,10 +18,10 @@ Names = Mapping[str, Sequence[str]]
 class LaunchRecord:
     """One kernel launch.
 
-    `template_args` are (name, value) pairs in the template's order, `shared` the dynamic shared memory in bytes.
-    `origin` says where `regs` and `static_shared`, and therefore `max_blocks_per_sm`, are from. Two records are equal
-    if kernel, template values, geometry and shared memory are. Order, register counts (which a simulator may only
-    assume) and parameter names (CUDA gives only values) do not count.
+    `template_args` are (name, value) pairs in the template's order; `shared` is the dynamic shared memory in bytes.
+    `origin` is the origin of `regs` and `static_shared`, and therefore of `max_blocks_per_sm`. Two records are equal if
+    kernel, template values, geometry and shared memory are equal. Order, register counts (perhaps only assumed by the
+    simulator) and parameter names (missing in CUDA's form) are not compared.
     """
 
     order: int
@@ -78,7 +78,7 @@ class LaunchRecord:
         }
 
     def to_json(self) -> str:
-        """The JSON line as the engine wrote it, with the engine's form of the kernel's name."""
+        """The JSON line that the engine wrote, with the kernel's name in the engine's form."""
         optional = {name: getattr(self, name) for name in ("regs", "static_shared", "max_blocks_per_sm")}
         optional["origin"] = None if self.origin == UNKNOWN else str(self.origin)
         line = {"order": self.order, "kernel": self.text or self.spelling, "grid": self.grid, "block": self.block}
@@ -86,14 +86,14 @@ class LaunchRecord:
 
 
 def in_words(launches: Iterable[LaunchRecord]) -> str:
-    """The properties on which two engines must agree: `kernel<values>: grid 8x1x1 of 32x4x1, 17536 B; ...`."""
+    """The properties on which engines must agree, as text: `kernel<values>: grid 8x1x1 of 32x4x1, 17536 B; ...`."""
     return "; ".join(f"{launch.spelling}: {launch.geometry}" for launch in launches)
 
 
 def parse_launches(text: str, *, types: Types | None = None, names: Names | None = None) -> tuple[LaunchRecord, ...]:
-    """The launches of the graph's first run, from an engine's JSON lines and the runner's `{"run": n}` marks.
+    """The launches of a graph's first run, from an engine's JSON lines and the runner's `{"run": n}` marks.
 
-    Later runs launch the same kernels again, or replay a CUDA graph, which records no launches.
+    Later runs launch the same kernels again, or replay a CUDA graph, for which no launches are recorded.
     """
     found = list[LaunchRecord]()
     for number, line in enumerate(text.splitlines(), 1):

@@ -1,6 +1,6 @@
-"""The blocks of a run's launches that some output tiles need, so that a simulated GPU can skip the others.
+"""Selects the blocks of a run's launches that some output tiles need, so that a simulated GPU can skip the others.
 
-Blocks are identified by their linear index in the grid, x fastest, and tiles by their numbers. All functions are pure.
+Blocks are identified by their linear index in the grid (x fastest), and tiles by their numbers. All functions are pure.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,19 +17,19 @@ from fattn_probe.llama.launch.record import Dim3, LaunchRecord
 from fattn_probe.llama.launch.tiles import ntiles
 
 GOLDEN = (np.sqrt(5) - 1) / 2
-"""The fractional parts of its multiples are spread evenly, however many there are."""
+"""The golden ratio minus 1: the fractional parts of any number of its multiples are spread evenly."""
 
 
 @dataclass(frozen=True)
 class LaunchBlocks:
-    """The blocks of a launch to run: ranges (first, stop) of the grid, in order."""
+    """The blocks of a launch to run, as ranges (first, stop) of linear indices, in order."""
 
     grid: Dim3
     ranges: tuple[tuple[int, int], ...]
 
     @property
     def number(self) -> int:
-        """The number of these blocks."""
+        """The number of blocks to run."""
         return sum(stop - first for first, stop in self.ranges)
 
     @property
@@ -40,7 +40,7 @@ class LaunchBlocks:
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """The blocks to run of each launch, in order: those of the chosen `tiles`, and all tiles that they complete.
+    """The blocks to run of each launch: those of the chosen `tiles`. `complete` are all tiles that these blocks finish.
 
     `attention` is the index of the attention kernel among the launches.
     """
@@ -53,9 +53,9 @@ class Selection:
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """The attention kernel's blocks and tiles: the range of blocks that work on each tile, and which blocks run.
+    """The range of the attention kernel's blocks that work on each tile, and whether each block runs.
 
-    Blocks that share a tile without stream-K are `gridDim.x` apart; here they count as one, with the tile's number.
+    Without stream-K, the blocks that share a tile are `gridDim.x` apart; they count as one, with the tile's number.
     """
 
     geometry: Geometry
@@ -77,7 +77,7 @@ class Shares:
 
 
 def shares_of(geometry: Geometry) -> Shares:
-    """The blocks of each tile; none of them selected yet."""
+    """The blocks of each tile, with none of them selected."""
     tiles = np.arange(ntiles(geometry.grid))
     if not geometry.kernel.family.stream_k:
         return Shares(geometry, tiles, tiles, np.zeros(len(tiles), np.bool_))
@@ -87,9 +87,9 @@ def shares_of(geometry: Geometry) -> Shares:
 
 
 def chosen_tiles(geometry: Geometry, most_flop: float, most: int) -> Indices:
-    """The tiles to run, in order: the first, the last, one that blocks share, and others spread over the output.
+    """At most `most` tiles to run, sorted: the first, the last, a shared one, and others spread over the output.
 
-    Blocks run completely, and the sum of their operations stays below `most_flop` if possible; at most `most` tiles.
+    Blocks run completely; if possible, the sum of their operations stays below `most_flop`.
     """
     shares = shares_of(geometry)
     cost, chosen, total = _costs(shares), list[int](), 0.0
@@ -113,7 +113,7 @@ def _candidates(shares: Shares, most: int) -> list[int]:
 
 
 def _costs(shares: Shares) -> F64:
-    """The operations of each block."""
+    """The floating-point operations of each block."""
     kernel, grid = shares.geometry.kernel, shares.geometry.grid
     step = 2.0 * kernel.nbatch_fa * kernel.ncols * (kernel.DKQ + kernel.DV)
     steps = np.diff(shares.geometry.cuts) if kernel.family.stream_k else np.full(len(shares.run), grid.iter_k)
@@ -121,12 +121,12 @@ def _costs(shares: Shares) -> F64:
 
 
 def flop_of(geometry: Geometry) -> float:
-    """The operations of the attention kernel, including padding."""
+    """The floating-point operations of the attention kernel, including padding."""
     return float(_costs(shares_of(geometry)).sum())
 
 
 def select(geometry: Geometry, launches: Sequence[LaunchRecord], sizes: Sizes, tiles: Indices) -> Selection:
-    """The blocks that give the complete results of some tiles; kernels without a rule run in full."""
+    """The blocks that compute the complete results of these tiles; kernels without a rule run in full."""
     shares = shares_of(geometry)
     for tile in tiles:
         shares.run[shares.first[tile] : shares.last[tile] + 1] = True
@@ -149,7 +149,7 @@ def _blocks(launch: LaunchRecord, shares: Shares, sizes: Sizes) -> Indices:
 
 
 def _scan(launch: LaunchRecord, shares: Shares, sizes: Sizes) -> Indices | None:
-    """The scan of the mask has a block for each query tile (x) of a sequence (y)."""
+    """Rule for the scan of the mask: a block for each query tile (x) of a sequence (y)."""
     x, y, _ = launch.grid
     grid = shares.geometry.grid
     if x != grid.iter_j:
@@ -159,12 +159,12 @@ def _scan(launch: LaunchRecord, shares: Shares, sizes: Sizes) -> Indices | None:
 
 
 def _uniform_fixup(launch: LaunchRecord, shares: Shares, sizes: Sizes) -> Indices | None:
-    """One block in x for each tile; y and z are the columns of a tile."""
+    """Rule: one block in x for each tile; y and z are the columns of a tile."""
     return _planes(launch, shares.complete) if launch.grid[0] == len(shares.first) else None
 
 
 def _general_fixup(launch: LaunchRecord, shares: Shares, sizes: Sizes) -> Indices | None:
-    """One block in x for each block of the attention kernel: the last one of a tile adds the parts of the others."""
+    """Rule: one block in x for each block of the attention kernel; a tile's last block adds the others' parts."""
     if launch.grid[0] != len(shares.run):
         return None
     complete = shares.complete
@@ -178,7 +178,7 @@ def _planes(launch: LaunchRecord, places: Indices) -> Indices:
 
 
 def _combine(launch: LaunchRecord, shares: Shares, sizes: Sizes) -> Indices | None:
-    """One block for each output row: query (x), head (y), sequence (z)."""
+    """Rule: one block for each output row: query (x), head (y), sequence (z)."""
     if launch.grid != (sizes.n_q, sizes.n_head, sizes.n_seq):
         return None
     sequence, query, head = rows_of_tiles(shares.geometry, sizes, shares.complete).T
@@ -193,11 +193,11 @@ RULES: dict[str, Callable[[LaunchRecord, Shares, Sizes], Indices | None]] = {
     "flash_attn_stream_k_fixup_uniform": _uniform_fixup,
     "flash_attn_combine_results": _combine,
 }
-"""The blocks of the other kernels; a rule returns None if the grid is not as expected."""
+"""Rules for the blocks of the other kernels; a rule returns None if the grid is not as expected."""
 
 
 def rows_of_tiles(geometry: Geometry, sizes: Sizes, tiles: Indices) -> Indices:
-    """The output rows (sequence, query, head) of some tiles, tile by tile."""
+    """The output rows (sequence, query, head) of these tiles, tile by tile."""
     kernel, grid = geometry.kernel, geometry.grid
     rest, jt = np.divmod(tiles, grid.iter_j)
     rest, zt_gqa = np.divmod(rest, grid.iter_z_gqa)

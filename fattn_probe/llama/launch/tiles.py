@@ -1,7 +1,7 @@
-"""The tiles that each CUDA block works on, computed as the kernels compute them.
+"""The tiles that each CUDA block works on, computed in the same way as in the kernels.
 
-The stream-K kernel (`flash_attn_ext_f16`) numbers the KV steps of all output tiles consecutively and gives each block
-an equal share. The others (`flash_attn_tile`, `flash_attn_ext_vec`) give each tile to `gridDim.y` blocks, which take
+The stream-K kernel (`flash_attn_ext_f16`) numbers the KV steps of all output tiles consecutively, and gives each block
+an equal share. The others (`flash_attn_tile`, `flash_attn_ext_vec`) assign `gridDim.y` blocks to each tile, which take
 turns.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 Tile = tuple[int, int, int, int]
 TILE = ("sequence", "z_KV", "zt_gqa", "jt")
-"""The names of a tile's numbers."""
+"""The names of a tile's coordinates."""
 
 Limits = Mapping[tuple[int, int], int]
 """Maps (sequence, jt) to the KV step at which the visible part of a scanned mask ends."""
@@ -20,7 +20,7 @@ Limits = Mapping[tuple[int, int], int]
 
 @dataclass(frozen=True)
 class Grid:
-    """The shape of the work: KV steps per tile (`iter_k`), and tiles along each axis.
+    """The shape of the work: the KV steps per tile (`iter_k`), and the number of tiles along each axis.
 
     There are `ne03 * ne12 * iter_z_gqa * iter_j` output tiles: sequences, K/V heads, head groups, query tiles.
     """
@@ -36,10 +36,10 @@ class Grid:
 class TileWork:
     """One block's work on one output tile: KV steps `range(kb0_start, kb0_stop, kb0_step)` of `iter_k`.
 
-    A step is `nbatch_fa` KV rows. The tile has `ncols1` queries, from `jt * ncols1` on, and `ncols2` heads, from
-    `zt_gqa * ncols2` on among those of K/V head `z_KV`. `needs_fixup`: a different block does the tile's beginning.
-    `is_fixup`: a different block does its end. From step `kb0_limit` on the scanned mask hides everything; None if the
-    mask was not scanned. `read`: these values were read from the running kernel; otherwise they follow from its `kbc`.
+    A step is `nbatch_fa` KV rows. The tile has `ncols1` queries, starting at `jt * ncols1`, and `ncols2` heads,
+    starting at `zt_gqa * ncols2` among the heads of K/V head `z_KV`. `needs_fixup`: another block does the tile's first
+    steps. `is_fixup`: another block does its last steps. From step `kb0_limit` on, the scanned mask hides everything;
+    None if the mask was not scanned. `read`: these values were read from the running kernel, not derived.
     """
 
     sequence: int
@@ -61,12 +61,12 @@ class TileWork:
 
     @property
     def steps(self) -> range:
-        """The KV steps; empty for a block without a turn."""
+        """The KV steps; empty if the block has no turn on the tile."""
         return range(self.kb0_start, self.kb0_stop, self.kb0_step)
 
     @property
     def writes(self) -> bool:
-        """Whether the block writes dst; otherwise a second kernel adds its part."""
+        """Whether the block writes dst itself; otherwise a second kernel adds its part."""
         return not self.is_fixup and self.kb0_step == 1
 
 
@@ -76,9 +76,9 @@ BlockPart = tuple[int, TileWork]
 
 @dataclass(frozen=True)
 class BlockWork:
-    """A CUDA block: its linear index, its place in the grid, its share of the stream-K work, its tiles in order.
+    """A CUDA block: its linear index, its position in the grid, its share of the stream-K work, its tiles in order.
 
-    `kbc` and `kbc_stop` are None for kernels without stream-K. `sm` is None if unknown (simulator).
+    `kbc` and `kbc_stop` are None for kernels without stream-K. `sm` is None if unknown, as on the simulator.
     """
 
     block: int
@@ -95,12 +95,12 @@ def ntiles(grid: Grid) -> int:
 
 
 def tiles_in(grid: Grid) -> list[Tile]:
-    """Every output tile, by number."""
+    """All output tiles, in the order of their numbers."""
     return list(product(range(grid.ne03), range(grid.ne12), range(grid.iter_z_gqa), range(grid.iter_j)))
 
 
 def tile_at(index: int, grid: Grid) -> Tile:
-    """The output tile with number `index`; past the end, `sequence` is `ne03` or more."""
+    """The output tile with number `index`; past the last tile, `sequence` is `ne03` or more."""
     rest, jt = divmod(index, grid.iter_j)
     rest, zt_gqa = divmod(rest, grid.iter_z_gqa)
     sequence, z_KV = divmod(rest, grid.ne12)
@@ -108,17 +108,17 @@ def tile_at(index: int, grid: Grid) -> Tile:
 
 
 def index_of(tile: Tile, grid: Grid) -> int:
-    """The tile's number, the inverse of `tile_at`."""
+    """The number of a tile, the inverse of `tile_at`."""
     return int(tile_index(*tile, grid))
 
 
 def tile_index(sequence: Any, z_KV: Any, zt_gqa: Any, jt: Any, grid: Grid) -> Any:  # noqa: ANN401
-    """`index_of` for integers or arrays of them."""
+    """`index_of` for integers or arrays of integers."""
     return ((sequence * grid.ne12 + z_KV) * grid.iter_z_gqa + zt_gqa) * grid.iter_j + jt
 
 
 def in_grid(tile: Tile, grid: Grid) -> bool:
-    """Whether the tile exists."""
+    """Whether a tile is inside the grid."""
     extents = (grid.ne03, grid.ne12, grid.iter_z_gqa, grid.iter_j)
     return all(0 <= place < extent for place, extent in zip(tile, extents, strict=True))
 
@@ -126,10 +126,9 @@ def in_grid(tile: Tile, grid: Grid) -> bool:
 def tiles_of(kbc: int, kbc_stop: int, grid: Grid, limits: Limits | None = None) -> tuple[TileWork, ...]:
     """The tiles of a stream-K block with the KV steps `range(kbc, kbc_stop)`, counted over all tiles.
 
-    The block that does a tile's last step writes `dst`; the fixup kernel adds the parts of the earlier blocks. A wrong
-    share may be any number, so if it leaves the grid, only one more tile is followed.
-
-    A source without `iter_z_gqa` (before February 2026) divides `ne02/ncols2` head groups in the same order: there
+    The block that does a tile's last step writes `dst`; the fixup kernel adds the parts of the earlier blocks. A faulty
+    kernel's share may be arbitrary, so at most one tile outside the grid is included.
+    A source without `iter_z_gqa` (before February 2026) divides `ne02/ncols2` head groups in the same order; for it,
     `Grid` has `ne12 = K->ne[2]` and `iter_z_gqa = ne02/ncols2/ne12`, and the tiles are the same.
     """
     kbc = max(kbc, -grid.iter_k)
@@ -151,7 +150,7 @@ def tiles_of(kbc: int, kbc_stop: int, grid: Grid, limits: Limits | None = None) 
 def tiles_in_turn(
     blockIdx: tuple[int, int, int], parallel_blocks: int, grid: Grid, limits: Limits | None = None
 ) -> tuple[TileWork, ...]:
-    """The tile of a block of a kernel without stream-K: each `parallel_blocks`-th (`gridDim.y`) KV step."""
+    """The tile of a block in a kernel without stream-K, with every `parallel_blocks`-th (`gridDim.y`) KV step."""
     jt, turn, zt = blockIdx
     tile = tile_at(zt * grid.iter_j + jt, grid)
     limit = _limit(tile, limits)
@@ -162,7 +161,7 @@ def tiles_in_turn(
 def cuts(steps: int, blocks: int) -> tuple[int, ...]:
     """The first KV step of each stream-K block, counted over all tiles, and the end of the last block.
 
-    Source: `flash_attn_ext_f16` (fattn-mma-f16.cuh): `kbc = blockIdx.x * steps / gridDim.x`.
+    From `flash_attn_ext_f16` (fattn-mma-f16.cuh): `kbc = blockIdx.x * steps / gridDim.x`.
     """
     return tuple(block * steps // blocks for block in range(blocks + 1))
 
@@ -176,7 +175,7 @@ def stream_k_blocks(grid: Grid, number: int, limits: Limits | None = None) -> tu
 
 
 def blocks_in_turn(gridDim: tuple[int, int, int], grid: Grid, limits: Limits | None = None) -> tuple[BlockWork, ...]:
-    """The work of the blocks of a kernel without stream-K, launched with `gridDim`."""
+    """The work of all blocks of a kernel without stream-K, launched with `gridDim`."""
     x, y, z = gridDim
     places = ((i, j, k) for k in range(z) for j in range(y) for i in range(x))
     return tuple(
@@ -185,14 +184,14 @@ def blocks_in_turn(gridDim: tuple[int, int, int], grid: Grid, limits: Limits | N
 
 
 def share_of(block: BlockWork, grid: Grid, parallel_blocks: int, limits: Limits | None = None) -> tuple[TileWork, ...]:
-    """The tiles that a block should have according to the kernels' arithmetic, with or without stream-K."""
+    """The tiles that a block should have by the kernels' arithmetic, with or without stream-K."""
     if block.kbc is None or block.kbc_stop is None:
         return tiles_in_turn(block.blockIdx, parallel_blocks, grid, limits)
     return tiles_of(block.kbc, block.kbc_stop, grid, limits)
 
 
 def limits_of(blocks: tuple[BlockWork, ...]) -> dict[tuple[int, int], int]:
-    """The KV step where the scanned mask ends each query tile, from the blocks that report it."""
+    """The KV step at which the scanned mask ends each query tile, from the blocks that report it."""
     works = (work for block in blocks for work in block.tiles)
     return {(work.sequence, work.jt): work.kb0_limit for work in works if work.kb0_limit is not None}
 

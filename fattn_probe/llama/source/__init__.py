@@ -25,6 +25,6 @@ __all__ = [
 
 @functools.lru_cache(maxsize=8)
 def kernel_cases(tree: Tree) -> tuple[KernelCase, ...]:
-    """The flash-attention kernel instances that a tree compiles, sorted."""
+    """The flash-attention kernel cases that a tree compiles, sorted."""
     cases = instance_cases(tree.root)
     return tuple(sorted(cases, key=lambda it: (it.family, [int(arg) for arg in it.args if arg.isdigit()], it.args)))

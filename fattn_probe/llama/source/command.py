@@ -1,4 +1,4 @@
-"""`fattn-probe source list`, `get` and `show`: their records and tables."""
+"""Records and tables for `fattn-probe source list`, `get` and `show`."""
 
 import contextlib
 from collections import Counter
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def list_sources() -> list[dict[str, Any]]:
-    """Every cached or pinned source, the default first; `root` and `digest` are None while it is not in the cache."""
+    """Every cached or pinned source, the default first; `root` and `digest` are None if it is not in the cache."""
     from_cache, rows = {entry.spec: (name, entry) for name, entry in store.entries().items()}, list[dict[str, Any]]()
     pinned = {f"pypi:{name}=={version}": PypiSpec(name, version).build_number for name, version in PINS}
     for spec in sorted({*pinned, *from_cache}, key=lambda spec: (spec != DEFAULT_SOURCE, spec)):
@@ -32,7 +32,7 @@ def list_sources() -> list[dict[str, Any]]:
 
 
 def details_of(tree: Tree) -> dict[str, Any]:
-    """A source for `source show`: the tree with its features, its kernels, and the shipped patches that apply."""
+    """The data of `source show`: the tree with its features, its kernels, and the shipped patches that apply."""
     return asdict(tree) | {
         "root": str(tree.root),
         "kernels": [case.name for case in kernel_cases(tree)],
@@ -43,7 +43,7 @@ def details_of(tree: Tree) -> dict[str, Any]:
 
 
 def render_list(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """The list as a table."""
+    """The list of sources as a table."""
     columns = ("source", "build", "pinned", "in the cache")
     words = (
         (
@@ -58,7 +58,7 @@ def render_list(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def render_details(details: Mapping[str, Any]) -> RenderableType:
-    """Features, kernels by family and head size (or pair of types), template parameters, and patches."""
+    """The features, kernels by family and head size, template parameters and patches, as tables."""
     title = f"{details['spec']}: llama.cpp build {details['build_number']}, digest {details['digest'][:16]}"
     features = (
         (name, ", ".join(value) if isinstance(value, tuple) else str(value))

@@ -1,4 +1,4 @@
-"""Download a file, and verify its digest while it streams."""
+"""Download a file, computing its digest as it arrives."""
 
 import http.client
 import logging
@@ -15,21 +15,21 @@ log = logging.getLogger(__name__)
 CHUNK = 1 << 18
 ATTEMPTS = 3
 MOST_BYTES = 1024 * MIB
-"""Bytes of a download; the default source's sdist has 36 MiB."""
+"""Size limit of a download, in bytes; the default source's sdist has 36 MiB."""
 BROKEN = (OSError, http.client.HTTPException)
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with (file name, bytes so far, total bytes or None) during a download."""
+"""A callback for (file name, bytes so far, total bytes or None) during a download."""
 
 
 def silent(what: str, done: int, total: int | None) -> None:
-    """A progress callback for callers without a terminal."""
+    """A progress callback that shows nothing."""
 
 
 def download(file: IndexFile, sha256: str | None, target: Path, progress: Progress = silent) -> None:
-    """Fetch `file` to `target`, which appears only after the whole file has the digest `sha256`.
+    """Download `file` to `target`, which appears only if the complete file has the digest `sha256`.
 
-    A broken connection is retried, then LostError; a wrong digest is an InputError.
+    A broken connection is retried, and finally raises LostError; a wrong digest raises InputError.
     """
     part = target.with_name(target.name + ".part")
     try:
@@ -52,7 +52,7 @@ def download(file: IndexFile, sha256: str | None, target: Path, progress: Progre
 
 
 def stream(file: IndexFile, part: Path, progress: Progress) -> str:
-    """Copy the whole body to `part` and return its sha256; a short body is a ConnectionError."""
+    """Copy the whole body to `part` and return its sha256; a body that is too short raises ConnectionError."""
     with open_url(file.url) as answer, part.open("wb", buffering=0) as output:
         length = answer.headers.get("Content-Length", "")
         total = int(length) if length.isdecimal() else None

@@ -1,4 +1,4 @@
-"""The corpus of historic faults: patches that bring back old faults of llama.cpp, and how each must be caught."""
+"""The corpus of historic faults: patches that restore old faults of llama.cpp, and how each must be caught."""
 
 import re
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ _REFERENCE = re.compile(r"Modelled on [\w.-]+/[\w.-]+#(?P<number>\d+)\.$")
 
 @dataclass(frozen=True)
 class Shown:
-    """A case that shows a fault: a scenario file and the id of a simulated GPU."""
+    """A case that exposes a fault: a scenario file and the id of a simulated GPU."""
 
     scenario: Path
     device: str
@@ -42,7 +42,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class HistoricFault:
-    """One file of the corpus; docs/guide/detection.md explains its fields, of which `patch.value` has all."""
+    """One file of the corpus; docs/guide/detection.md explains its fields, all of which `patch.value` returns."""
 
     patch: Patch
     number: int
@@ -53,29 +53,29 @@ class HistoricFault:
 
     @property
     def name(self) -> str:
-        """The name for `--patch`."""
+        """The fault's name for `--patch`."""
         return f"faults/{self.patch.name}"
 
     @property
     def wrong(self) -> str:
-        """A description of what is wrong in the code: the text of the header without its source."""
+        """A description of the fault: the header's text without the reference at its end."""
         return _REFERENCE.sub("", self.patch.about).strip()
 
 
 def corpus() -> list[HistoricFault]:
-    """Every fault of the shipped corpus, by number."""
+    """Every fault of the shipped corpus, ordered by number."""
     return sorted((read_fault(path) for path in files("fault")), key=lambda fault: (fault.number, fault.patch.name))
 
 
 def read_fault(path: Path) -> HistoricFault:
-    """Read a patch whose header has all fields of a fault; InputError names the field that is missing or wrong."""
+    """Read a patch whose header has all fields of a fault; InputError names a missing or wrong field."""
     patch = load(path)
     named, reference = _NAME.fullmatch(patch.name), _REFERENCE.search(patch.about)
     if not named or not reference or named["number"] != reference["number"]:
         raise InputError(f"{path}: it must be NUMBER-SLUG.patch, and its text end in `Modelled on OWNER/NAME#NUMBER.`")
     for key in FAULT_KEYS:
         if not patch.value(key):
-            raise InputError(f"{path}: the head has no `# {key}:`; docs/guide/detection.md explains the fields")
+            raise InputError(f"{path}: the head has no `# {key}:`; it needs {', '.join(FAULT_KEYS)}")
     for key, known in (("family", FAMILIES), ("catch", get_args(Catch))):
         if patch.value(key) not in known:
             raise InputError(f"{path}: {key}: {patch.value(key)!r} is not one of {', '.join(known)}")
@@ -90,7 +90,7 @@ def read_fault(path: Path) -> HistoricFault:
 
 
 def shown(path: Path, text: str) -> Shown:
-    """A `SCENARIO on DEVICE`; `inline` means the YAML file beside the patch."""
+    """Parse `SCENARIO on DEVICE`; the scenario `inline` is the YAML file beside the patch."""
     scenario, on, device = text.partition(" on ")
     if not on or not device:
         raise InputError(f"{path}: shows: {text!r} is not `SCENARIO on DEVICE`")

@@ -1,4 +1,4 @@
-"""The features of a llama.cpp tree, read from its text, never inferred from a version number."""
+"""The features of a llama.cpp tree, read from its files, never inferred from a version number."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 
 CUDA = Path("ggml/src/ggml-cuda")
 FIXUP = "stream_k_fixup"
-"""In the names of the kernels that combine the parts of a stream-K kernel's tiles."""
+"""A part of the names of the kernels that combine the parts of a stream-K kernel's tiles."""
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _DECLARED_CASE = re.compile(r"^\s*DECL_FATTN_(?P<macro>\w+)_CASE\s*\((?P<args>[^()]*)\)\s*;", re.MULTILINE)
@@ -26,8 +26,8 @@ _TEST_CASE = re.compile(r"struct\s+test_flash_attn_ext\s.*?VARS_TO_STR\d+\s*\((?
 class Features:
     """The features that distinguish the eras of the attention code.
 
-    `era` is A, B or C (`?` for a tree with none of their features). The other fields are the source's own names, None
-    if the tree has none of the alternatives.
+    `era` is A, B or C, or `?` for a tree without their features. The other fields hold names from the source; None if
+    the tree has none of the alternatives.
     """
 
     era: str
@@ -44,11 +44,11 @@ class Features:
 
 @dataclass(frozen=True)
 class KernelCase:
-    """One host function that dispatches one compiled kernel shape, as template-instances/ declares it.
+    """A host function that launches the kernels of one shape, as template-instances/ declares it.
 
-    `family` is mma, tile or vec; `args` are the macro's own: mma (DKQ, DV, ncols1, ncols2), tile (DKQ, DV),
-    vec (D, type_K, type_V); `file` is the .cu file's name, `fattn-mma-f16-instance-ncols1_8-ncols2_8.cu`. `instance`
-    are the template arguments of one kernel that it launches, if that kernel alone is meant.
+    `family` is mma, tile or vec; `args` are the macro's arguments: mma (DKQ, DV, ncols1, ncols2), tile (DKQ, DV), vec
+    (D, type_K, type_V); `file` is the .cu file's name, `fattn-mma-f16-instance-ncols1_8-ncols2_8.cu`. If only one of
+    its kernels is meant, `instance` has that kernel's template arguments.
     """
 
     family: str
@@ -58,7 +58,7 @@ class KernelCase:
 
     @property
     def name(self) -> str:
-        """The spelling on the command line and in build manifests: `mma 64,64,8,8`, or all arguments of an instance."""
+        """The name on the command line and in build manifests: `mma 64,64,8,8`, with all arguments for an instance."""
         return f"{self.family} {','.join(self.instance or self.args)}"
 
     @property
@@ -73,13 +73,13 @@ class KernelCase:
 
     @property
     def declaration(self) -> str:
-        """The macro call that instantiates it."""
+        """The macro call that instantiates the case."""
         macro = self._stem.removeprefix("fattn-").replace("-", "_").upper()
         return f"DECL_FATTN_{macro}_CASE({', '.join(self.args)});"
 
     @property
     def header(self) -> str:
-        """The header of ggml-cuda/ that defines its macro."""
+        """The header in ggml-cuda/ that defines the case's macro."""
         return f"{self._stem}.cuh"
 
     @property
@@ -88,12 +88,12 @@ class KernelCase:
 
 
 def read_code(path: Path) -> str:
-    """A C++ file without its comments; empty if there is no such file."""
+    """The text of a C++ file without comments; empty if there is no such file."""
     return _COMMENT.sub(" ", path.read_text(errors="replace")) if path.is_file() else ""
 
 
 def probe(root: Path) -> Features:
-    """Read every feature of the tree at `root` (llama.cpp's folder)."""
+    """Read all features of the tree at `root` (llama.cpp's folder)."""
     common, host = read_code(root / CUDA / "fattn-common.cuh"), read_code(root / CUDA / "fattn.cu")
     mma, tests = read_code(root / CUDA / "fattn-mma-f16.cuh"), read_code(root / "tests/test-backend-ops.cpp")
     kernels = kernel_parameters(root)
@@ -113,7 +113,7 @@ def probe(root: Path) -> Features:
 
 
 def era_of(ntiles: str | None, z_gqa: bool, view_parameter: str | None) -> str:
-    """A (Dec 2025), B (early 2026) or C (2026), by the names in the launch code."""
+    """The era, A (December 2025), B (early 2026) or C (2026), recognised by names in the launch code."""
     if ntiles == "ntiles_dst":
         return "C"
     if ntiles == "ntiles_total" and z_gqa:
@@ -132,15 +132,15 @@ def quants_option(root: Path) -> str | None:
 
 
 def test_types(tests: str) -> str:
-    """How test-backend-ops spells the types of K and V in a case: `type_KV` or `type_K,type_V`."""
+    """The parameters with which test-backend-ops names the types of K and V: `type_KV` or `type_K,type_V`."""
     match = _TEST_CASE.search(tests)
     return "type_K,type_V" if match and "type_V" in match["names"] else "type_KV"
 
 
 def kernel_parameters(root: Path, pattern: str = "fattn*.cu*") -> dict[str, list[str]]:
-    """The template parameter names of every `__global__` kernel of ggml-cuda's files, by the kernel's name.
+    """The names of the template parameters of every `__global__` kernel in ggml-cuda's files, by kernel.
 
-    fattn-wmma-f16.cu and fattn-mma-f16.cuh have kernels of the same name; the first is listed as
+    fattn-wmma-f16.cu and fattn-mma-f16.cuh have kernels of the same name; the former is listed as
     `fattn-wmma-f16:flash_attn_ext_f16`.
     """
     kernels: dict[str, list[str]] = {}
@@ -153,7 +153,7 @@ def kernel_parameters(root: Path, pattern: str = "fattn*.cu*") -> dict[str, list
 
 
 def instance_cases(root: Path) -> Iterator[KernelCase]:
-    """Every DECL_FATTN_*_CASE of template-instances/."""
+    """Every DECL_FATTN_*_CASE in template-instances/."""
     for path in sorted((root / CUDA / "template-instances").glob("fattn-*.cu")):
         for match in _DECLARED_CASE.finditer(read_code(path)):
             args = tuple(arg.strip() for arg in match["args"].split(","))
@@ -161,24 +161,24 @@ def instance_cases(root: Path) -> Iterator[KernelCase]:
 
 
 def family_of_macro(macro: str) -> str:
-    """`mma` of DECL_FATTN_MMA_F16_CASE's MMA_F16."""
+    """The family in a macro's name: `mma` for the MMA_F16 of DECL_FATTN_MMA_F16_CASE."""
     return macro.partition("_")[0].lower()
 
 
 def case_parameters(root: Path) -> dict[str, list[str]]:
-    """The names of the arguments of each family's kernel cases, from the definition of its macro."""
+    """The names of the arguments of each family's kernel cases, from the definitions of the macros."""
     texts = [read_code(path) for path in sorted((root / CUDA).glob("fattn-*.cuh"))]
     defined = [match for text in texts for match in _DEFINED_CASE.finditer(text)]
     return {family_of_macro(match["macro"]): match["names"].replace(" ", "").split(",") for match in defined}
 
 
 def ggml_types(root: Path) -> dict[int, str]:
-    """The values of ggml_type with their names as ggml_type_name gives them (f16, q8_0, q4_K ...)."""
+    """The values of ggml_type, with their names as in ggml_type_name (f16, q8_0, q4_K ...)."""
     match = _ENUM.search(read_code(root / "ggml/include/ggml.h"))
     pairs = _ENUM_VALUE.findall(match["body"]) if match else []
     return {int(value): type_name(name) for name, value in pairs if name != "COUNT"}
 
 
 def type_name(enumerator: str) -> str:
-    """ggml_type_name of an enumerator without GGML_TYPE_: all lower case except the K of the K quants."""
+    """ggml_type_name for an enumerator without GGML_TYPE_: lower case, except the K of the K-quants."""
     return re.sub(r"_k$", "_K", enumerator.lower())

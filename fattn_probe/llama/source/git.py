@@ -1,4 +1,4 @@
-"""A llama.cpp tree from a git repository, through the system's git; and where a checkout branched off from upstream."""
+"""llama.cpp trees from git repositories, by the system's git; and where a checkout branched off from upstream."""
 
 import os
 import re
@@ -26,10 +26,10 @@ Environment = dict[str, str | None]
 
 @contextmanager
 def environment() -> Iterator[Environment]:
-    """The environment for git, with only those of the user's settings that affect the connection, not the content.
+    """The environment for git: of the user's settings, only those that affect the connection, not the content.
 
-    So `url.insteadOf`, hooks, templates, filters, attributes and prompts are off, as is GIT_DIR from a hook that runs
-    fattn-probe.
+    So `url.insteadOf`, hooks, templates, filters, attributes and prompts are off, and so is the GIT_DIR that a git hook
+    sets when it runs fattn-probe.
     """
     with scratch() as folder:
         config = folder / "gitconfig"
@@ -46,14 +46,14 @@ def environment() -> Iterator[Environment]:
 
 
 def cleared() -> Environment:
-    """Remove git's variables from this process's environment, except those for the connection."""
+    """Git's variables in this process's environment, marked for removal, except those for the connection."""
     return {name: None for name in os.environ if name.startswith("GIT_") and not name.startswith(KEPT_VARIABLES)}
 
 
 def settings() -> Iterator[str]:
-    """Our own settings, and the kept settings of the user and the machine, in the format of git's configuration files.
+    """Our own settings, and those kept from the user and the machine, in the format of git's configuration files.
 
-    Settings of a repository are left out. They are not passed on a command line, because one may be a password.
+    A repository's own settings are left out. They are not passed on a command line, because one may be a password.
     """
     listing = run(["git", "-C", "/", "config", "--list", "--includes", "--show-scope", "-z"], failure=None).stdout
     words, found = listing.split("\0"), [*OWN_SETTINGS.items()]
@@ -69,14 +69,14 @@ def settings() -> Iterator[str]:
 
 
 def quoted(text: str) -> str:
-    """A text in the quotes of git's configuration files."""
+    """A text, quoted for git's configuration files."""
     for character, written in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\t", "\\t")):
         text = text.replace(character, written)
     return f'"{text}"'
 
 
 def find_commit(spec: GitSpec) -> str:
-    """The full commit hash that a ref currently points to in its repository."""
+    """The full hash of the commit to which a ref in its repository currently points."""
     if FULL_COMMIT.fullmatch(spec.ref):
         return spec.ref
     names = [f"refs/tags/{spec.ref}^{{}}", f"refs/tags/{spec.ref}", f"refs/heads/{spec.ref}"]
@@ -90,7 +90,7 @@ def find_commit(spec: GitSpec) -> str:
 
 
 def archive_commit(spec: GitSpec, commit: str, folder: Path) -> Path:
-    """Fetch one commit without its history and write it as a tar file into `folder`."""
+    """Fetch one commit without its history, and write it as a tar file to `folder`."""
     repository, archive = folder / "git", folder / "tree.tar"
     fetch = ["git", "-C", str(repository), "fetch", "--quiet", "--depth=1", "--no-tags", "--", spec.url, commit]
     with environment() as env:
@@ -107,9 +107,9 @@ def build_number_of_ref(ref: str) -> str:
 
 
 def build_number_of_folder(root: Path) -> str:
-    """The build number of a checkout: from llama.cpp's tag at its commit, or the number of its commits.
+    """The build number of a checkout: from llama.cpp's tag at its commit, else the number of commits.
 
-    `?` without a tag and without the complete history.
+    `?` if there is neither a tag nor the complete history.
     """
     if not (root / ".git").exists() or shutil.which("git") is None:
         return "?"
@@ -121,18 +121,18 @@ def build_number_of_folder(root: Path) -> str:
 
 
 def git(root: Path, *words: str) -> str | None:
-    """The output of git in a checkout, without the last line's end; None if it fails."""
+    """The output of git in a checkout, without the final newline; None if git fails."""
     done = run(["git", "-C", root, *words], env=cleared(), failure=None)
     return done.stdout.rstrip("\n") if done.code == 0 else None
 
 
 def commit_source(root: Path, commit: str) -> str:
-    """The source specification of a commit in the repository of a checkout."""
+    """The source specification for a commit in a checkout's repository."""
     return f"git+file://{quote(git(root, 'rev-parse', '--show-toplevel') or str(root))}@{commit}"
 
 
 def merge_base(root: Path, ref: str, head: str = "HEAD") -> str:
-    """The last commit that a checkout's `head` shares with a branch or commit of its repository, as 40 digits."""
+    """The merge base of a checkout's `head` with a branch or commit, as 40 digits; InputError if there is none."""
     if git(root, "rev-parse", "--verify", "--quiet", f"{head}^{{commit}}") is None:
         raise InputError(f"{root} is not a git checkout with a commit {head}, so it has no merge base with {ref}")
     if git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}") is None:
@@ -147,7 +147,7 @@ def merge_base(root: Path, ref: str, head: str = "HEAD") -> str:
 
 
 def upstream_commit(root: Path, head: str = "HEAD", remote: str = "origin") -> str | None:
-    """The merge base of `head` with the branch that a checkout follows, else with that of its remote; or None."""
+    """The merge base of `head` with the checkout's upstream branch, else with its remote's main branch; or None."""
     if not (root / ".git").exists() or shutil.which("git") is None:
         return None
     for ref in ("@{upstream}", *(f"{remote}/{branch}" for branch in ("HEAD", "master", "main"))):
@@ -157,10 +157,10 @@ def upstream_commit(root: Path, head: str = "HEAD", remote: str = "origin") -> s
 
 
 def changed_files(root: Path, base: str, head: str = "") -> list[str]:
-    """The attention files that differ between a commit and `head`, or the working tree with its new files.
+    """The attention files that differ between a commit and `head`, or else the working tree, including new files.
 
-    Attention files are `fattn*`, their template instances, and the files of ggml-cuda that these include. Their names
-    are relative to ggml-cuda.
+    Attention files are `fattn*`, their template instances, and the files of ggml-cuda that these include. The names are
+    relative to ggml-cuda.
     """
     ranges = [base, head] if head else [base]
     found = git(root, "diff", "--name-only", "--no-renames", "--relative", *ranges, "--", str(CUDA)) or ""
@@ -171,6 +171,6 @@ def changed_files(root: Path, base: str, head: str = "") -> list[str]:
 
 
 def attention_files(cuda: Path) -> frozenset[str]:
-    """The files of attention in the folder ggml-cuda, and those there that they include."""
+    """The attention files in the folder ggml-cuda, and the files there that they include."""
     own = [*cuda.glob("fattn*"), *cuda.glob("template-instances/fattn-*")]
     return frozenset(str(path.relative_to(cuda)) for path in included(own, (), cuda))

@@ -1,4 +1,4 @@
-"""The sdist of a release, found through a simple package index (PEP 503 HTML, PEP 691 JSON)."""
+"""Finds a release's sdist on a simple package index (PEP 503 HTML, PEP 691 JSON)."""
 
 import difflib
 import http.client
@@ -24,7 +24,7 @@ SDIST_ENDING = ".tar.gz"
 
 @dataclass(frozen=True)
 class IndexFile:
-    """A file that the index offers; `sha256` is from the index, if it gives one."""
+    """A file on the index; `sha256` is the digest that the index gives, or None."""
 
     filename: str
     url: str
@@ -32,14 +32,14 @@ class IndexFile:
 
 
 class AnchorParser(HTMLParser):
-    """Collects the `href` of every anchor of a PEP 503 page."""
+    """Collects the `href` of every anchor on a PEP 503 page."""
 
     def __init__(self) -> None:
         super().__init__()
         self.links: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Keep an anchor's target."""
+        """Collect an anchor's target."""
         if tag == "a" and (href := dict(attrs).get("href")):
             self.links.append(href)
 
@@ -51,7 +51,7 @@ def index_url() -> str:
 
 
 def find_sdist(spec: PypiSpec) -> IndexFile:
-    """The release's sdist; the InputError for an unknown release names the nearest versions."""
+    """The release's sdist; for an unknown release, InputError names the nearest versions."""
     page = f"{index_url()}/{spec.name}/"
     sdists = {version: file for file in list_files(page) if (version := sdist_version(spec.name, file.filename))}
     if spec.version in sdists:
@@ -62,7 +62,7 @@ def find_sdist(spec: PypiSpec) -> IndexFile:
 
 
 def releases(name: str) -> list[str]:
-    """The versions of a project that have an sdist, the oldest first."""
+    """The versions of a project that have an sdist, oldest first."""
     found = {sdist_version(name, file.filename) for file in list_files(f"{index_url()}/{name}/")}
     return sorted(filter(None, found), key=lambda version: [int(word) for word in re.findall(r"\d+", version)])
 
@@ -76,7 +76,7 @@ def sdist_version(name: str, filename: str) -> str | None:
 
 
 def list_files(page: str) -> list[IndexFile]:
-    """Every file on a project's page, in HTML or JSON."""
+    """Every file on a project's page, which may be HTML or JSON."""
     body, kind, final_url = fetch_page(page)
     try:
         if kind.endswith("json"):  # PEP 691
@@ -95,7 +95,7 @@ def list_files(page: str) -> list[IndexFile]:
 
 
 def fetch_page(page: str) -> tuple[str, str, str]:
-    """A page's text, its media type and the URL it came from after redirects."""
+    """A page's text, its media type, and its URL after redirects."""
     try:
         with open_url(page) as answer:
             body = answer.read(MOST_PAGE + 1)
@@ -111,7 +111,7 @@ def fetch_page(page: str) -> tuple[str, str, str]:
 
 
 def open_url(url: str) -> "urllib.response.addinfourl":
-    """Open a URL of an index; for a folder given as file://, its index.html, as in pip."""
+    """Open a URL of an index; for a folder given as file://, open its index.html, as pip does."""
     try:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme == "file" and Path(urllib.parse.unquote(parts.path)).is_dir():

@@ -1,4 +1,4 @@
-"""Unified diffs, applied to an overlay copy of a tree exactly or not at all."""
+"""Patches: unified diffs that are applied to a copy of a tree, exactly or not at all."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,13 +13,13 @@ from fattn_probe.base.files import MOST_PATCH, read_text, replacing
 from fattn_probe.cases.shipped import files, folder, names, unknown
 from fattn_probe.llama.source.tree import Tree
 
-if TYPE_CHECKING:  # a patch is parsed only if it is applied
+if TYPE_CHECKING:  # imported only when a patch is parsed
     import whatthepatch
 
 DEBUG_ALIGNMENT = "debug-alignment"
 NO_FILE = "/dev/null"
 FAULT_KEYS = ("family", "users", "noticed", "shows", "catch", "cause", "diagnosis")
-"""The keys of the headers in patches/faults, which faults.py reads."""
+"""The keys in the headers of patches/faults, which faults.py reads."""
 _HEADER = re.compile(r"^#\s?(?P<text>.*)$", re.MULTILINE)
 _KEY = re.compile(rf"(?P<key>{'|'.join(('for', 'fits', *FAULT_KEYS))}):(?P<value>.*)")
 _FILE = re.compile(r"^(?=--- .*\n\+\+\+ .*\n@@ -)", re.MULTILINE)
@@ -28,7 +28,7 @@ _HUNK = re.compile(r"^@@ -\d+(?:,(?P<old>\d+))? \+\d+(?:,(?P<new>\d+))? @@", re.
 
 @dataclass(frozen=True)
 class Patch:
-    """One patch file; `keys` are the `# key: value` lines of its header, `about` the other lines."""
+    """One patch file; `keys` are the `# key: value` lines of its header, `about` is the header's other text."""
 
     name: str
     path: Path
@@ -37,17 +37,17 @@ class Patch:
     text: str
 
     def value(self, key: str) -> str:
-        """The value of a key of the header, empty if it is missing."""
+        """The value of a key in the header; empty if it is missing."""
         return dict(self.keys).get(key, "")
 
     @property
     def purpose(self) -> str:
-        """Its purpose, in one line."""
+        """The patch's purpose, in one line."""
         return self.value("for")
 
     @property
     def fits(self) -> tuple[str, ...]:
-        """The eras that it supports; empty if its header names none."""
+        """The eras of sources that the patch is for; empty if its header names none."""
         return tuple(self.value("fits").split())
 
     @property
@@ -57,13 +57,13 @@ class Patch:
 
     @property
     def changes(self) -> str:
-        """The sha256 of the diff without its header, which cannot affect any result."""
+        """The sha256 of the diff without the header, which cannot affect results."""
         return hexdigest(self.text.partition("\n--- ")[2])
 
 
 @dataclass(frozen=True)
 class Hunk:
-    """One hunk: `start` is the 0-based line of the old file where its header puts it."""
+    """One hunk; `start` is its line in the old file by its header, counted from 0."""
 
     number: int
     start: int
@@ -82,25 +82,25 @@ class FileDiff:
 
 
 def shipped() -> list[Patch]:
-    """Every patch that comes with fattn-probe; a patch with a file for each era appears once for each."""
+    """Every patch that comes with fattn-probe; a patch with a file for each of several eras appears once for each."""
     return [load(path) for path in files("patch")]
 
 
 def load(path: Path) -> Patch:
-    """Read a patch file and the `#` lines of its header: keys and prose."""
+    """Read a patch file, including the `#` lines of its header: keys and prose."""
     text = read_text(path, "the patch", MOST_PATCH)
     lines = _HEADER.findall(text.partition("\n--- ")[0])
     keys = tuple((found["key"], found["value"].strip()) for line in lines if (found := _KEY.fullmatch(line)))
     about = " ".join(line.strip() for line in lines if not _KEY.fullmatch(line)).strip()
-    name = re.sub(r"(\.[a-z])?\.patch$", "", path.name)  # NAME of `NAME.patch`, or of `NAME.a.patch` for one era
+    name = re.sub(r"(\.[a-z])?\.patch$", "", path.name)  # NAME from `NAME.patch`, or from `NAME.a.patch` for one era
     return Patch(name, path, about, keys, text)
 
 
 def find(name_or_file: str, tree: Tree) -> Patch:
-    """The patch for this tree, by path or by the name of a shipped patch.
+    """The patch for this tree, given by its path or by the name of a shipped patch.
 
-    If several files have the name, the first that applies is used. InputError for an unknown name, or if the `fits` of
-    the patch does not include the tree's era.
+    If several files have the name, the first that applies is used. InputError for an unknown name, or if the patch's
+    `fits` does not include the tree's era.
     """
     if not name_or_file:
         raise InputError("the name is empty: name a shipped patch, or a path")
@@ -134,7 +134,7 @@ def named(name: str) -> list[Patch]:
 
 
 def applies(patch: Patch, root: Path) -> bool:
-    """Whether every hunk fits in the tree at `root`; nothing is written."""
+    """Whether every hunk applies to the tree at `root`; writes nothing."""
     try:
         plan(patch, root)
     except InputError:
@@ -145,15 +145,15 @@ def applies(patch: Patch, root: Path) -> bool:
 def apply(patch: Patch, overlay_root: Path) -> list[Path]:
     """Apply a patch to an overlay, and return the changed files.
 
-    Every hunk must match exactly, though it may have moved; otherwise InputError names the hunk, the file and the
-    line, and nothing is written. Files are replaced, not written through, so links into a shared tree are safe.
+    Every hunk must match exactly, but may have moved; otherwise InputError names the hunk, the file and the line, and
+    nothing is written. Files are replaced, not modified, so links into a shared tree are safe.
     """
     contents = plan(patch, overlay_root)
     for path, content in contents.items():
         if content is None:
             path.unlink()
         else:
-            # Put new content at a path in one step.
+            # Replace the file atomically.
             path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path) as part:
                 part.write_text(content, newline="")
@@ -162,9 +162,9 @@ def apply(patch: Patch, overlay_root: Path) -> list[Path]:
 
 
 def plan(patch: Patch, root: Path, before: Mapping[Path, str | None] = MappingProxyType({})) -> dict[Path, str | None]:
-    """The new content of each file, None for a deleted one; writes nothing.
+    """The new content of each changed file, None for a deleted one; writes nothing.
 
-    `before` has the files as changed by earlier patches; the result includes these.
+    `before` has the files as changed by earlier patches; the result includes them.
     """
     contents = dict(before)
     for diff in parse(patch):
@@ -182,7 +182,7 @@ def plan(patch: Patch, root: Path, before: Mapping[Path, str | None] = MappingPr
 
 
 def patched(patch: Patch, diff: FileDiff, content: str | None) -> str | None:
-    """The content after all hunks of one file."""
+    """A file's content after all of its hunks."""
     lines, done, moved = (content or "").split("\n"), 0, 0
     for hunk in diff.hunks:
         nominal, starts = hunk.start + moved, range(done, len(lines) - len(hunk.old) + 1)
@@ -197,7 +197,7 @@ def patched(patch: Patch, diff: FileDiff, content: str | None) -> str | None:
 
 
 def mismatch(diff: FileDiff, hunk: Hunk, lines: Sequence[str], nominal: int, places: Sequence[int]) -> str:
-    """Why a hunk does not fit: the first line that differs at the expected place, or too many places."""
+    """The reason why a hunk does not apply: the first line that differs, or several places that match."""
     start = f"hunk {hunk.number} does not apply to {diff.path}"
     if places:
         stands = ", ".join(str(place + 1) for place in places)
@@ -215,12 +215,12 @@ def parse(patch: Patch) -> list[FileDiff]:
     import whatthepatch
 
     sizes = [(int(match["old"] or 1), int(match["new"] or 1)) for match in _HUNK.finditer(patch.text)]
-    try:  # file by file: whatthepatch takes a second file without a `diff` line for more hunks of the first
+    try:  # file by file: without a `diff` line, whatthepatch takes a second file for more hunks of the first
         parsed = [diff for part in _FILE.split(patch.text)[1:] for diff in whatthepatch.parse_patch(part)]
     except (whatthepatch.exceptions.WhatThePatchException, ValueError, AssertionError) as error:
         raise InputError(f"patch {patch.path} is not a unified diff: {error}") from error
     diffs = [file_diff(patch, diff.header, diff.changes) for diff in parsed if diff.changes]
-    # Compare each hunk with the line counts in its own header: an editor that strips blanks damages a patch.
+    # Compare each hunk with the line counts in its header: an editor that strips trailing blanks damages a patch.
     hunks = [(diff, hunk) for diff in diffs for hunk in diff.hunks]
     if not hunks or len(hunks) != len(sizes):
         raise InputError(f"patch {patch.path} is an incomplete unified diff: {len(sizes)} hunks, {len(hunks)} readable")
@@ -238,7 +238,7 @@ def file_diff(
 ) -> FileDiff:
     """One file's diff from whatthepatch's records."""
     old, new = (header.old_path, header.new_path) if header else ("", "")
-    if old != new and (rest := old.partition("/")[2]) == new.partition("/")[2]:  # of two folders, by `diff -ru`
+    if old != new and (rest := old.partition("/")[2]) == new.partition("/")[2]:  # `diff -ru` of two folders
         old = new = rest
     if (NO_FILE not in (old, new) and old != new) or not new:
         raise InputError(f"patch {patch.path} renames {old} to {new}; renames are not supported")

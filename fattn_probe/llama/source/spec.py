@@ -1,7 +1,7 @@
-"""The values of `--source`: a release on a Python package index, a git commit, or a folder; the known releases.
+"""The values of `--source`: a release on a Python package index, a git commit, or a folder; and the known releases.
 
-`releases.csv` lists the releases on the package index that carry the attention kernels in their present form, with
-llama.cpp's build number, or the commit if the project names only that.
+`releases.csv` lists the releases on the package index that contain the attention kernels in their present form, with
+llama.cpp's build number, or its commit if the project states only that.
 """
 
 import csv
@@ -19,7 +19,7 @@ TABLE = "releases.csv"
 
 @dataclass(frozen=True)
 class Release:
-    """A release: `build` is llama.cpp's build number, None if unknown; `commit` is that of llama.cpp, or empty."""
+    """A release on the index; `build` is llama.cpp's build number or None, `commit` llama.cpp's commit or empty."""
 
     project: str
     version: str
@@ -29,13 +29,13 @@ class Release:
 
     @property
     def source(self) -> str:
-        """Its `--source`."""
+        """The value of `--source` for the release."""
         return f"pypi:{self.project}=={self.version}"
 
 
 @functools.cache
 def releases() -> tuple[Release, ...]:
-    """All releases, by project, the oldest first."""
+    """All releases by project, oldest first."""
     rows = csv.reader(io.StringIO((files(__package__) / TABLE).read_text(encoding="utf-8")))
     next(rows)  # the names of the columns
     return tuple(
@@ -54,7 +54,7 @@ DEFAULT_SOURCE = "pypi:xllamacpp==2026.10.11549"
 UPSTREAM = "https://github.com/ggml-org/llama.cpp"
 ALLOWED = "pypi:NAME==VERSION, git:REF, git+file:///PATH@REF, git+https://HOST/PATH@REF, or a folder"
 
-# sha256 of the sdists that fattn-probe is tested with; other releases are checked against the index's own digest.
+# sha256 of the sdists with which fattn-probe is tested; other releases are verified with the index's digest.
 PINS = {
     ("xllamacpp", "0.2.8"): "459ef121537e35e1841537f2ea5032b1715ea9b23e1326324511f57de51b6095",
     ("xllamacpp", "0.2.12"): "9a0f70368015eb2a3fe61bc5547f5baff0331553831eb98de895f1415f150407",
@@ -72,14 +72,14 @@ _CALENDAR = re.compile(r"20\d\d\.\d+\.(?P<build>\d+)(\.\d+)?")
 
 @dataclass(frozen=True)
 class PypiSpec:
-    """A release on the package index whose sdist carries a llama.cpp tree; `name` is normalised as in PEP 503."""
+    """A release on the package index whose sdist contains a llama.cpp tree; `name` is normalised as in PEP 503."""
 
     name: str
     version: str
 
     @property
     def build_number(self) -> str:
-        """The llama.cpp build of a release, from a calendar version of xllamacpp or from releases.csv; or `?`."""
+        """The llama.cpp build number, from a calendar version of xllamacpp or from releases.csv; else `?`."""
         match = _CALENDAR.fullmatch(self.version) if self.name == "xllamacpp" else None
         listed = (release.build for release in releases() if release.source == f"pypi:{self.name}=={self.version}")
         return match["build"] if match else str(next(listed, None) or "?")
@@ -104,7 +104,7 @@ Spec = PypiSpec | GitSpec | FolderSpec
 
 
 def is_release(text: str) -> bool:
-    """Whether a source specification names a release of llama.cpp by its build number, which fixes the kernels."""
+    """Whether a source specification names a llama.cpp release with a known build number, which fixes the kernels."""
     match parse_spec(text):
         case PypiSpec() as release:
             return release.build_number != "?"
@@ -120,7 +120,7 @@ def normalise_name(name: str) -> str:
 
 
 def parse_spec(text: str) -> Spec:
-    """Read a source specification; InputError says what is allowed."""
+    """Parse a source specification; InputError says what is allowed."""
     if match := _PYPI.fullmatch(text):
         return PypiSpec(normalise_name(match["name"]), match["version"])
     if text.startswith("git:"):
@@ -140,7 +140,7 @@ def parse_spec(text: str) -> Spec:
 
 
 def checked_ref(text: str, ref: str) -> str:
-    """The ref, in a form that git can only read as a ref."""
+    """The ref, checked so that git cannot read it as anything else; InputError if it is not a valid name."""
     if _REF.fullmatch(ref) and ".." not in ref:
         return ref
     raise InputError(f"source {text!r}: {ref!r} is not a commit, tag or branch name")

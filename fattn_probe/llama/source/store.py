@@ -1,6 +1,6 @@
-"""Resolve `--source` to a llama.cpp tree on this machine; fetches the tree of a release or a commit into the cache.
+"""Resolve `--source` to a llama.cpp tree on this machine; the tree of a release or a commit is fetched to the cache.
 
-Each source there has a read-only tree, and a record beside it.
+There, each source has a read-only tree and a record beside it.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ TREE, RECORD = "llama.cpp", "source.json"
 
 @dataclass(frozen=True)
 class SourceEntry:
-    """One cached tree as its `source.json` records it."""
+    """The record of a cached tree, in `source.json`."""
 
     spec: str
     build_number: str
@@ -47,19 +47,19 @@ class SourceEntry:
 
 ENTRY = Document("a source's record", SourceEntry, version=1, indent=1)
 Maker = Callable[[Path], SourceEntry]
-"""Fills `llama.cpp` in the folder it is given, and returns the record of it."""
+"""Fills `llama.cpp` in the given folder, and returns its record."""
 
 
 def tree_root(name: str) -> Path:
-    """The path of the tree of a cached source."""
+    """The path of a cached source's tree."""
     return SOURCES.place(name) / TREE
 
 
 def obtain(name: str, make: Maker, *, models: bool = False) -> SourceEntry:
     """The entry `name`, made by `make(folder)` if it is missing or was modified.
 
-    `make` fills `folder/llama.cpp` and returns its record. With `models`, an entry that an earlier version stored
-    without libllama's source is made again.
+    `make` fills `folder/llama.cpp` and returns its record. With `models`, an entry without libllama's source, stored by
+    an earlier version, is made again.
     """
 
     def fits(folder: Path) -> bool:
@@ -87,7 +87,7 @@ def read_entry(folder: Path) -> SourceEntry | None:
 
 
 def linked(ggml: Path) -> Path:
-    """A llama.cpp tree of links to a checkout of ggml's own repository, which is used in place."""
+    """A folder laid out like a llama.cpp tree, made of links to a checkout of ggml's own repository."""
 
     def link(folder: Path) -> None:
         for name, target in (("ggml", ggml), *((name, ggml / name) for name in OUTSIDE_GGML)):
@@ -98,7 +98,7 @@ def linked(ggml: Path) -> Path:
 
 
 def entries() -> dict[str, SourceEntry]:
-    """Every cached source by its name, sorted."""
+    """All cached sources, sorted by name."""
     folders = sorted(SOURCES.root.glob(f"*/{RECORD}"))
     return {path.parent.name: entry for path in folders if (entry := read_entry(path.parent))}
 
@@ -106,8 +106,8 @@ def entries() -> dict[str, SourceEntry]:
 def resolve(spec: str, progress: "Progress | None" = None, *, models: bool = False, unverified: bool = False) -> Tree:
     """The tree that a source specification names, fetched if it is not in the cache.
 
-    `progress` is called during a download; `models`: the tree must have libllama; `unverified`: a download may have no
-    sha256. InputError for a wrong specification, release or archive, LostError for a network failure.
+    `progress` is called during a download; with `models`, the tree must have libllama; with `unverified`, a download
+    need not have a sha256. InputError for a wrong specification, release or archive; LostError for a network failure.
     """
 
     def cached(name: str, build_number: str, make: Maker) -> Tree:
@@ -130,7 +130,7 @@ def resolve(spec: str, progress: "Progress | None" = None, *, models: bool = Fal
 
 
 def in_place(spec: str, path: Path) -> Tree:
-    """The tree in or below a folder of the user, which is used in place."""
+    """The tree in the user's folder or in a known subfolder; it is used in place."""
     if not path.is_dir():
         hint = f"; did you mean 'pypi:{spec}'?" if "==" in spec else ""
         raise InputError(f"source {spec!r}: there is no such folder (allowed: {ALLOWED}){hint}")
@@ -145,10 +145,10 @@ def in_place(spec: str, path: Path) -> Tree:
 
 
 def fetch_release(release: PypiSpec, folder: Path, *, progress: "Progress | None", unverified: bool) -> SourceEntry:
-    """Download a release's sdist and unpack the tree in it; `unverified` allows it to have no sha256.
+    """Download a release's sdist and unpack its tree; with `unverified`, the sdist need not have a sha256.
 
-    `pip download` would run the sdist's own build program to read its metadata, which is untrusted code. So fattn-probe
-    reads the index itself.
+    fattn-probe reads the index itself, because `pip download` would run the sdist's build backend, untrusted code, to
+    read its metadata.
     """
     from fattn_probe.llama.source.download import download, silent  # imports HTTP
     from fattn_probe.llama.source.index import find_sdist
@@ -171,7 +171,7 @@ def fetch_release(release: PypiSpec, folder: Path, *, progress: "Progress | None
 
 
 def fetch_commit(repository: GitSpec, commit: str, folder: Path) -> SourceEntry:
-    """Fetch a commit and unpack the tree in it."""
+    """Fetch a commit and unpack its tree."""
     from fattn_probe.llama.source.unpack import unpack  # imports archives
 
     archive = git.archive_commit(repository, commit, folder)

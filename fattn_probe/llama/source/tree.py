@@ -1,4 +1,4 @@
-"""A llama.cpp tree: its folder, its build number, and a digest of the files that matter."""
+"""A llama.cpp tree: its folder, its build number, and a digest of its relevant files."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,26 +9,26 @@ from fattn_probe.llama.source.features import Features
 
 LANDMARK = PurePosixPath("ggml/src/ggml-cuda/fattn.cu")
 GGML_LANDMARK = LANDMARK.relative_to("ggml")
-"""The path of this file in ggml's own repository, which has no folder `ggml` around its `src`."""
+"""The path of the landmark in ggml's own repository, which has no folder `ggml` around `src`."""
 OUTSIDE_GGML = frozenset({"LICENSE", "tests"})
-"""Files of ggml's repository that llama.cpp has outside its folder `ggml`."""
+"""Paths in ggml's repository that llama.cpp has outside its folder `ggml`."""
 
-# The files for building ggml with its CPU and CUDA backends and test-backend-ops. The other backends, models, docs and
-# the server would make a tree ten times as large.
+# The files needed to build ggml with its CPU and CUDA backends, and test-backend-ops. With the other backends, models,
+# docs and the server, a tree would be ten times as large.
 KEPT_FILES = frozenset({"LICENSE", "ggml/CMakeLists.txt", "tests/test-backend-ops.cpp"})
 KEPT_FOLDERS = ("cmake", "ggml/cmake", "ggml/include", "ggml/src/ggml-cpu", "ggml/src/ggml-cuda")
-FLAT_FOLDER = PurePosixPath("ggml/src")  # only files directly in it: its folders are the backends
+FLAT_FOLDER = PurePosixPath("ggml/src")  # only the files directly in it; its subfolders are the backends
 MODEL_LANDMARK = PurePosixPath("src/llama.cpp")
 MODEL_FOLDERS = ("include", "src")
-"""The additional files for building libllama. They have a separate digest, and ggml's repository lacks them."""
+"""The additional folders needed to build libllama. They have a separate digest, and ggml's repository lacks them."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A source: `root` is the folder of llama.cpp and is never written to.
+    """A source; `root` is llama.cpp's folder, and is never written to.
 
-    `build_number` is llama.cpp's own (as in tag b11549), `?` if unknown. `digest` is a sha256 over the paths and
-    contents of the kept files without those of libllama, so trees with the same digest build the same kernels.
+    `build_number` is llama.cpp's (as in tag b11549), `?` if unknown. `digest` is the sha256 of the paths and contents
+    of the kept files without those of libllama, so trees with equal digests build the same kernels.
     """
 
     spec: str
@@ -39,13 +39,13 @@ class Tree:
 
 
 def is_kept(path: PurePosixPath) -> bool:
-    """Whether fattn-probe needs a file (relative to llama.cpp's folder) for its builds."""
+    """Whether fattn-probe's builds need a file, given relative to llama.cpp's folder."""
     folders = (*KEPT_FOLDERS, *MODEL_FOLDERS)
     return str(path) in KEPT_FILES or path.parent == FLAT_FOLDER or any(map(path.is_relative_to, folders))
 
 
 def kept_files(root: Path) -> Iterator[PurePosixPath]:
-    """The kept files of a tree, without those of libllama, sorted by path."""
+    """The kept files of a tree, without libllama's files, sorted by path."""
     candidates = [root / file for file in KEPT_FILES]
     candidates += (root / FLAT_FOLDER).iterdir() if (root / FLAT_FOLDER).is_dir() else ()
     for folder in KEPT_FOLDERS:
@@ -65,12 +65,12 @@ def has_models(root: Path) -> bool:
 
 
 def relative_files(root: Path, candidates: Iterable[Path]) -> list[PurePosixPath]:
-    """Those paths that are files, relative to a tree, sorted."""
+    """The candidates that are files, sorted, relative to `root`."""
     return sorted(PurePosixPath(path.relative_to(root).as_posix()) for path in candidates if path.is_file())
 
 
 def digest_tree(root: Path) -> str:
-    """The sha256 of the paths and contents of the kept files, without those of libllama."""
+    """The sha256 of the paths and contents of the kept files, without libllama's files."""
     return digest_files(root, kept_files(root))
 
 
@@ -80,11 +80,11 @@ def digest_models(root: Path) -> str:
 
 
 def digest_files(root: Path, files: Iterable[PurePosixPath]) -> str:
-    """The sha256 of the paths and contents of files of a tree."""
+    """The sha256 of the paths and contents of some files of a tree."""
     contents = ((path, (root / path).read_bytes()) for path in files)
     return hexdigest(b"%s\0%d\0%s" % (str(path).encode(), len(content), content) for path, content in contents)
 
 
 def checkout_of(folder: Path) -> Path | None:
-    """The llama.cpp checkout that contains a folder: the nearest folder with the kernels, at or above it, or None."""
+    """The llama.cpp checkout that contains a folder: the nearest folder, at or above it, with the kernels; or None."""
     return next((root for root in (folder, *folder.parents) if (root / LANDMARK).is_file()), None)

@@ -1,4 +1,4 @@
-"""Unpack only the llama.cpp tree of an archive."""
+"""Unpack only the llama.cpp tree from an archive."""
 
 import gzip
 import lzma
@@ -14,27 +14,26 @@ from fattn_probe.llama.source.tree import GGML_LANDMARK, LANDMARK, OUTSIDE_GGML,
 
 MOST_MEMBERS = 100_000
 MOST_BYTES = 2048 * MIB
-"""Bytes of all members of an archive; the default source's sdist has 170 MiB in 4,191 members."""
+"""Limit on the bytes of all members of an archive; the default source's sdist has 170 MiB in 4,191 members."""
 MOST_KEPT = 512 * MIB
-"""Bytes of the members that are unpacked; a tree of October 2026 has 10 MB."""
+"""Limit on the bytes of the unpacked members; a tree of October 2026 has 10 MB."""
 MOST_RATIO = 100
-"""Bytes of all members for each byte of the archive; 5 in the default source's sdist, 1000 in one of zeros."""
+"""Limit on the compression ratio; the default source's sdist has 5, an archive of zeros 1000."""
 BROKEN = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
 
 def unpack(archive: Path, target: Path) -> None:
-    """Write the kept files of the llama.cpp tree in a tar archive into the new folder `target`.
+    """Write the kept files of the llama.cpp tree in a tar archive to the new folder `target`.
 
-    Files are written one by one instead of by `tarfile.extract`, whose safe filter is missing in Python 3.11.2.
-    InputError for an archive that is damaged, that is too large when unpacked, or in which a member's name leaves the
-    archive's folder or a kept member is a link or a device; MachineError if the disk is full or not writable. After an
-    error, `target` is removed.
+    Files are written one by one, not by `tarfile.extract`, whose safe filter is missing in Python 3.11.2. InputError if
+    the archive is damaged or too large when unpacked, a member's path leads outside the archive, or a kept member is a
+    link or a device; MachineError if the disk is full or not writable. After an error, `target` is removed.
     """
     try:
         with tarfile.open(archive) as tar:
             members, total = list[tarfile.TarInfo](), 0
             most = min(MOST_BYTES, MOST_RATIO * archive.stat().st_size + MIB)
-            for member in tar:  # reads only their headers
+            for member in tar:  # reads only the headers
                 members.append(member)
                 total += member.size
                 if len(members) > MOST_MEMBERS:
@@ -63,9 +62,9 @@ def unpack(archive: Path, target: Path) -> None:
 
 
 def find_prefix(archive: Path, members: list[tarfile.TarInfo]) -> tuple[PurePosixPath, bool]:
-    """The folder in the archive that contains llama.cpp, the shallowest if there are several.
+    """The folder of llama.cpp in the archive, the shallowest if there are several, and False.
 
-    Without llama.cpp, the folder that contains ggml in the layout of its own repository, and True.
+    Without llama.cpp, the folder of ggml in the layout of its own repository, and True.
     """
     for member in members:
         path = PurePosixPath(member.name)
@@ -85,7 +84,7 @@ def find_prefix(archive: Path, members: list[tarfile.TarInfo]) -> tuple[PurePosi
 def kept_members(
     members: list[tarfile.TarInfo], prefix: PurePosixPath, ggml: bool
 ) -> Iterator[tuple[tarfile.TarInfo, PurePosixPath]]:
-    """The files to write, each with its path inside the tree; `ggml`: the archive has ggml's own layout."""
+    """The files to write, each with its path in the tree; `ggml`: the archive has the layout of ggml's repository."""
     for member in members:
         path = PurePosixPath(member.name)
         if member.isdir() or not path.is_relative_to(prefix) or path == prefix:

@@ -1,1 +1,1 @@
-"""Debugger sessions: gdb and cuda-gdb, driven from outside over MI or from inside by their Python."""
+"""Debugger sessions: gdb and cuda-gdb, driven from outside over MI, or from inside through their Python."""

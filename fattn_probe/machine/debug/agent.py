@@ -1,7 +1,7 @@
-"""Inside gdb: the debugger protocol on top of gdb's own Python, for bulk reading without a dialogue.
+"""Runs inside gdb: the `Debugger` protocol in gdb's own Python, for reading many values without a dialogue.
 
-gdb's Python loads this module, so it uses only the standard library. The entry is `call`: it runs a function of this
-package with the debugger and a JSON document, and writes a JSON document.
+gdb's Python loads this module, so it uses only the standard library. The entry point is `call`: it runs a function of
+this package with the debugger and a JSON document, and writes a JSON document.
 """
 
 import importlib
@@ -27,7 +27,7 @@ from fattn_probe.machine.debug.protocol import (
     without_parameters,
 )
 
-FRAMES = 8  # frames to search: launch_fattn and its callers
+FRAMES = 8  # how many frames to search: launch_fattn and its callers
 HEADERS = (".h", ".hpp", ".cuh")
 
 
@@ -37,10 +37,10 @@ class InProcess(Debugger):
     def __init__(self) -> None:
         self._last = StopRecord("exited")
         self._points: dict[int, StopPoint] = {}
-        # cuda-gdb: a stop may be in a GPU thread, whose function and line only a frame knows
+        # cuda-gdb: a stop may be in a GPU thread, whose function and line are known only from a frame
         self._has_kernels = "cuda" in gdb.execute("show version", to_string=True).partition("\n")[0].lower()
-        self._host = ""  # the architecture of host code, where the program starts
-        self._in_kernel = False  # whether cuda-gdb's focus is on a thread of a GPU
+        self._host = ""  # the architecture of host code, in which the program starts
+        self._in_kernel = False  # whether cuda-gdb's focus is on a GPU thread
         self._selected = False  # whether a command may have selected a frame other than the newest
         gdb.execute("set print frame-arguments presence")
         shorten_backtraces()
@@ -60,7 +60,7 @@ class InProcess(Debugger):
         self._last = StopRecord("exited", detail=str(getattr(event, "exit_code", "")))
 
     def execute(self, command: str) -> str:
-        """Run a command of gdb's console; returns its output."""
+        """Run a gdb console command; returns its output."""
         self._in_kernel = self._in_kernel or command.startswith("cuda ")
         self._selected = True
         with _refusals():
@@ -81,11 +81,11 @@ class InProcess(Debugger):
         pcs: set[int] = set()
         for table in filter(None, (frame.find_sal().symtab for frame in _frames(FRAMES))):
             if PurePosixPath(table.filename).name == file:
-                # the line's code, or that of the next line with code: a call may begin with its arguments
+                # the line's code, or the next line's that has any: a call's code may begin at its arguments
                 lines = table.linetable()
                 behind = {entry.line for entry in lines if entry.line >= int(line)}
                 pcs |= {entry.pc for entry in lines.line(min(behind)) or ()} if behind else set()
-            if not table.filename.endswith(HEADERS):  # its callers are in other units
+            if not table.filename.endswith(HEADERS):  # this is the unit's source: callers are in other units
                 break
         starts: dict[str, int] = {}
         for pc in pcs:
@@ -113,7 +113,7 @@ class InProcess(Debugger):
         return replace(self._last, function=here.function, file=here.file, line=here.line)
 
     def walk(self, stop: StopRecord, advance: Advance) -> StopRecord:
-        """Resume from `stop` with the command that `advance` gives for each stop; returns the last stop."""
+        """Resume from `stop` with the command that `advance` returns for each stop; returns the last stop."""
         if self._has_kernels:
             return super().walk(stop, advance)
         lines, command = Lines(advance), advance(stop)
@@ -129,7 +129,7 @@ class InProcess(Debugger):
             lines.delete()
 
     def sweep(self, readings: Mapping[int, Sequence[str]]) -> tuple[list[Hit], StopRecord]:
-        """Continue to the first stop that is not at these breakpoints; read values at these without stopping."""
+        """Continue to the first stop outside these breakpoints; at these, read values without stopping."""
         hits: list[Hit] = []
 
         def read(number: int) -> bool:
@@ -148,7 +148,7 @@ class InProcess(Debugger):
     def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
         """The values of expressions in frame `level`, as gdb prints them; None for those that cannot be evaluated."""
         if level == 0 and (self._in_kernel or not self._selected):
-            # without a `gdb.Frame`: see `_here`; on a GPU it takes 2 ms
+            # without a `gdb.Frame`, see `_here`; on a GPU, a frame takes 2 ms
             return [_text(None, expression) for expression in expressions]
         with _frame(level) as frame:
             return [_text(None if self._in_kernel else frame, expression) for expression in expressions]
@@ -172,12 +172,12 @@ class InProcess(Debugger):
         return names
 
     def frames(self, limit: int) -> Iterator[Frame]:
-        """The newest `limit` frames, each read when it is taken."""
+        """The newest `limit` frames, each read on demand."""
         for frame in _frames(limit):
             yield _described(frame)
 
     def memory(self, address: int, count: int) -> bytes:
-        """Bytes of the program's host memory."""
+        """Read `count` bytes of the program's host memory."""
         with _refusals():
             return bytes(gdb.selected_inferior().read_memory(address, count))
 
@@ -185,7 +185,7 @@ class InProcess(Debugger):
 def _here() -> Frame:
     """The place where the program has stopped, without a `gdb.Frame`.
 
-    For a frame, gdb would also read the debug information of its caller's unit, 0.2 s for ggml-cuda.cu.
+    For a frame, gdb would also read the debug information of its caller's unit, which takes 0.2 s for ggml-cuda.cu.
     """
     pc = int(gdb.parse_and_eval("$pc"))
     function, sal = function_at(pc), gdb.find_pc_line(pc)
@@ -216,7 +216,7 @@ def _refusals() -> Iterator[None]:
 
 @contextmanager
 def _frame(level: int) -> Iterator[gdb.Frame]:
-    """Select frame `level`, and the newest frame again afterwards."""
+    """Select frame `level` for the duration of the block, then the newest frame again."""
     frame = gdb.newest_frame()
     newest = frame
     for _ in range(level):
@@ -229,9 +229,9 @@ def _frame(level: int) -> Iterator[gdb.Frame]:
 
 
 def _text(frame: gdb.Frame | None, expression: str) -> str | None:
-    """The text of a value; a variable is looked up in the frame first, which is ten times faster than an expression.
+    """The text of a value; a variable is looked up in the frame first, ten times as fast as by an expression.
 
-    cuda-gdb 13.0 ends with an internal error if a frame of device code lacks the variable, so `frame` is None there.
+    cuda-gdb 13.0 dies of an internal error if a device frame lacks the variable, so `frame` is None in device code.
     """
     value: gdb.Value | None = None
     try:

@@ -1,7 +1,7 @@
-"""The connection to a debugger: a raw terminal under pexpect, its transcript, and the cleanup of its processes.
+"""The connection to a debugger: a raw terminal under pexpect, a transcript, and the cleanup of its processes.
 
-The records of GDB/MI become the reply to one command. pygdbmi parses a small record in 6 us and a large one at 20 MB/s,
-faster than gdb writes it. Unsolicited notifications (`=library-loaded` ...) are not parsed.
+The GDB/MI records of a command are collected into one reply. pygdbmi parses a small record in 6 us and a large one at
+20 MB/s, faster than gdb writes it. Unsolicited notifications (`=library-loaded` ...) are not parsed.
 """
 
 import contextlib
@@ -43,14 +43,14 @@ class Reply:
     hits: tuple[str, ...] = ()
 
     def checked(self) -> Self:
-        """This reply; raises DebuggerError if the command was refused."""
+        """Return this reply, or raise DebuggerError if the command was refused."""
         if self.kind == "error":
             raise DebuggerError(self.error)
         return self
 
     @property
     def error(self) -> str:
-        """Why the command was refused, with the debugger's log (perhaps a Python traceback)."""
+        """The reason why the command was refused, with the debugger's log (perhaps a Python traceback)."""
         message = str(self.results.get("msg", "")).strip()
         log = self.log.strip()
         return message if not log or log == message else f"{message}\n{log}".strip()
@@ -59,7 +59,7 @@ class Reply:
 def read_reply(token: int | None, lines: Iterable[str]) -> Reply:
     """Read the reply to the command `token`, up to the prompt after its result record.
 
-    Without a token it is the debugger's greeting, which ends with the first prompt.
+    Without a token, read the debugger's greeting, which ends with the first prompt.
     """
     result: dict[str, Any] | None = {"message": "done", "payload": None} if token is None else None
     streams: dict[str, list[str]] = {"console": [], "log": []}
@@ -71,7 +71,7 @@ def read_reply(token: int | None, lines: Iterable[str]) -> Reply:
                 hits.append(line)
         elif first == "*":
             if line.startswith("*stopped"):
-                stopped = line  # the last one counts: a procedure inside the debugger may make hundreds
+                stopped = line  # only the last one counts: a procedure inside the debugger may cause hundreds
         elif line.startswith(mark):
             result = parse_response(line)
             if result["message"] == "exit":
@@ -98,25 +98,25 @@ ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r
 
 
 def c_string(text: str) -> str:
-    """The text quoted as one argument of an MI command."""
+    """The text, quoted as one argument of an MI command."""
     return f'"{text.translate(ESCAPES)}"'
 
 
 TAIL = 12
-LONGEST = 400  # longest line of the dialogue in a message
+LONGEST = 400  # characters of a dialogue line that a message shows
 DULL = re.compile(r"< (?:=|\(gdb\)|\d+\^done$)|> \d+-interpreter-exec console \"set ")
 SLICE = 0.5  # seconds between checks that the debugger is alive
 
 
 class GoneError(Exception):
-    """The debugger exited or was killed; `str()` says how."""
+    """The debugger has exited or was killed; `str()` says how."""
 
 
 class Channel:
     """A process in its own terminal session, with line-based input and output.
 
-    `transcript` receives the dialogue as it happens: `> ` before each line sent, `< ` before each line received. Raises
-    FileNotFoundError if the program does not exist.
+    `transcript` receives the dialogue as it happens, with `> ` before each line sent and `< ` before each line
+    received. FileNotFoundError if the program does not exist.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Channel:
         self._tail: deque[str] = deque(maxlen=TAIL)
 
     def send(self, lines: Sequence[str]) -> None:
-        """Send lines. More than 4096 bytes at once may block until the other side reads."""
+        """Send lines; with more than 4096 bytes, this may block until the other side reads."""
         for line in lines:
             self._note("> ", line)
         data = "".join(f"{line}\n" for line in lines).encode()
@@ -148,7 +148,7 @@ class Channel:
             raise GoneError(self._ending()) from error
 
     def line(self, limit: float) -> str:
-        """The next line, without its end; TimeoutError when the monotonic clock passes `limit`."""
+        """The next line, without the newline; TimeoutError when the monotonic clock passes `limit`."""
         while not self._lines:
             left = limit - time.monotonic()
             if left <= 0:
@@ -181,11 +181,11 @@ class Channel:
     def close(self) -> None:
         """Kill everything in the terminal's session, including the debugged program.
 
-        It does not wait for a process that a driver blocks in the kernel, because this cannot be killed.
+        A process that a driver blocks in the kernel cannot be killed; this gives up on it after 5 seconds.
         """
         if not self._child.closed:
             if self._child.pid is not None:
-                # Kill every process of the terminal session of `leader`; give up after 5 seconds.
+                # Kill every process of the terminal session.
                 limit = time.monotonic() + 5.0
                 while (alive := list(members(self._child.pid))) and time.monotonic() < limit:
                     for pid in alive:
@@ -216,7 +216,7 @@ class Channel:
             self._transcript.write(f"{mark}{line}\n")
 
     def _ending(self) -> str:
-        """How the process ended, after its terminal is closed."""
+        """A description of how the process ended; its terminal is closed."""
         if rest := b"".join(self._partial).decode(errors="replace").strip():
             self._note("< ", rest)
         limit = time.monotonic() + 1.0
@@ -229,16 +229,16 @@ class Channel:
 
 
 def prepare() -> None:
-    """Prepare the child process: a raw terminal, and no core files.
+    """Set up the child process: a raw terminal, and no core files.
 
     Raw mode means no echo, no limit of 4096 bytes per line, and no translation of `\\n` to `\\r\\n`.
     """
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the hard limit too: gdb raises a soft limit
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # including the hard limit, because gdb raises the soft one
     tty.setraw(0, termios.TCSANOW)
 
 
 def members(leader: int) -> Iterator[int]:
-    """The live processes of a session."""
+    """The ids of the live processes in a session."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with contextlib.suppress(OSError):

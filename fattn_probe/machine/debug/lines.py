@@ -1,4 +1,4 @@
-"""Inside gdb: `next` through whole functions, several times as fast as gdb's own; breakpoints that need not stop."""
+"""Runs inside gdb: a `next` several times as fast as gdb's own, and breakpoints that act without stopping."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,17 +10,17 @@ from fattn_probe.machine.debug.protocol import Advance, StopRecord
 
 
 class StopPoint(gdb.Breakpoint):
-    """An internal breakpoint, because MI announces every hit of other breakpoints with all their locations."""
+    """An internal breakpoint: for others, MI reports every hit with all of the breakpoint's locations."""
 
     def __init__(self, location: str) -> None:
         super().__init__(location, internal=True)
 
     def pass_if(self, act: Callable[[], bool]) -> None:
-        """At a hit, call `act`, which may read but not resume. The program continues if it returns True.
+        """At each hit, call `act`, which may read but not resume; if it returns True, the program continues.
 
-        This takes a fifth of the time of a stop, which gdb reports in words and over MI. `del stop` ends it.
+        This takes a fifth of the time of a real stop, which gdb reports as text and over MI. `del stop` undoes it.
         """
-        self.stop = lambda: not act()  # type: ignore[method-assign]  # gdb calls it if there is one
+        self.stop = lambda: not act()  # type: ignore[method-assign]  # gdb calls `stop` if it exists
 
 
 def function_block(pc: int) -> gdb.Block | None:
@@ -35,27 +35,27 @@ def function_block(pc: int) -> gdb.Block | None:
 
 
 def function_at(pc: int) -> str:
-    """The function that contains an address, in whichever of its blocks; empty without debug information."""
+    """The name of the function that contains an address; empty without debug information."""
     block = function_block(pc)
     return str(block.function) if block is not None else ""
 
 
 @dataclass
 class Place:
-    """A function where `next` is used: the last line where the program stopped in it, and the addresses of lines."""
+    """A function in which `next` is used: the line of the last stop in it, and the addresses of its lines."""
 
     function: str
     file: str
     line: int
     rows: list[tuple[int, int]]
-    """Addresses and lines."""
+    """Pairs of address and line."""
 
 
 class Lines:
-    """Breakpoints at the lines of functions; at each, `advance` is called without a stop as long as it says `next`.
+    """Breakpoints at the lines of functions; each hit calls `advance`, and only stops if it returns another command.
 
-    gdb's `next` executes single instructions and takes 1 ms per line. Like `next`, this ignores further code of the
-    current line, unless a function returns to its beginning.
+    gdb's own `next` steps single instructions, and takes 1 ms per line. Like `next`, this ignores more code of the
+    current line, unless a called function returns to the line's first instruction.
     """
 
     def __init__(self, advance: Advance) -> None:
@@ -66,12 +66,12 @@ class Lines:
         self._active = False
 
     def next(self, stop: StopRecord, resume: Callable[[str], StopRecord]) -> tuple[StopRecord, str]:
-        """Continue from `stop` while `advance` says `next`; returns the last stop and the command for it."""
+        """Continue from `stop` as long as `advance` returns `next`; returns the last stop and its command."""
         self._enter(stop)
         self._active, self._command = True, "next"
         stop = resume("continue")
         self._active = False
-        if self._command == "next":  # the program has stopped at a different place
+        if self._command == "next":  # the program has stopped for another reason
             return stop, self._advance(stop)
         return replace(stop, reason="step", breakpoints=()), self._command
 
@@ -81,7 +81,7 @@ class Lines:
             point.delete()
 
     def _enter(self, stop: StopRecord) -> None:
-        """Set breakpoints in the current function, unless it has them."""
+        """Set breakpoints in the current function, unless they are already set."""
         pc = int(gdb.parse_and_eval("$pc"))
         block = function_block(pc)
         if block is None:
@@ -96,8 +96,8 @@ class Lines:
         for (_, before), (start, line) in pairwise(rows):
             if line != before and start != pc:
                 self._insert(start, place, line)
-        try:  # a breakpoint at the return address, if `next` is used in the caller too and a line starts there
-            gdb.execute("select-frame 1")  # without a `gdb.Frame`, for which gdb would read the caller's caller
+        try:  # a breakpoint at the return address too, if a line starts there in a caller where `next` is used
+            gdb.execute("select-frame 1")  # not a `gdb.Frame`: gdb would read its caller's unit
         except gdb.error:  # the outermost function
             return
         pc = int(gdb.parse_and_eval("$pc"))

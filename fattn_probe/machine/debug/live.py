@@ -1,6 +1,6 @@
-"""Inside an interactive gdb: the commands `fattn tensors|launch|blocks|tile|step|break`, from a kernel's first line on.
+"""Runs inside an interactive gdb that has stopped in a kernel: the commands `fattn tensors|launch|blocks|...`.
 
-`start` runs once with a file that `fattn_probe.daily.inspect.live` wrote: the facts found so far, and the places to
+`start` runs once, with a file from `fattn_probe.daily.inspect.live` that has the facts found so far and the places to
 stop.
 """
 
@@ -19,7 +19,7 @@ from fattn_probe.machine.debug.protocol import without_parameters
 
 
 def half_value(value: gdb.Value) -> float:
-    """The value of 16 bits: bf16 if the type's name says so, else f16."""
+    """The number in a 16-bit float: bf16 if the type's name says so, else f16."""
     fields = {field.name: field for field in value.type.strip_typedefs().fields()}
     name = "bits" if "bits" in fields else "__x"
     bits = int(value[name]) & 0xFFFF
@@ -29,7 +29,7 @@ def half_value(value: gdb.Value) -> float:
 
 
 class Printer:
-    """Prints a value in the words of `to_string`."""
+    """Base class of pretty-printers; gdb prints the value as `to_string` returns it."""
 
     def __init__(self, value: gdb.Value) -> None:
         self.value = value
@@ -39,7 +39,7 @@ class Half(Printer):
     """Prints a 16-bit float as a number."""
 
     def to_string(self) -> str:
-        """`0.5`."""
+        """The number, such as `0.5`."""
         return f"{half_value(self.value):.6g}"
 
 
@@ -47,7 +47,7 @@ class Half2(Printer):
     """Prints a pair of halves."""
 
     def to_string(self) -> str:
-        """`(0.5, -1)`."""
+        """The pair, such as `(0.5, -1)`."""
         return f"({half_value(self.value['x']):.6g}, {half_value(self.value['y']):.6g})"
 
 
@@ -55,7 +55,7 @@ class Tile(Printer):
     """Prints one lane's part of a matrix fragment."""
 
     def to_string(self) -> str:
-        """`tile<16, 8, half2>`: rows, columns, element type."""
+        """The type, such as `tile<16, 8, half2>`: rows, columns, element type."""
         name = str(self.value.type.strip_typedefs()).removeprefix("ggml_cuda_mma::").replace("__half", "half")
         return re.sub(r", \(ggml_cuda_mma::data_layout\)0", "", name)
 
@@ -66,7 +66,7 @@ class Tile(Printer):
         return ((f"[{i}]", x[i]) for i in range(low, high + 1))
 
     def display_hint(self) -> str:
-        """Print the children as those of an array."""
+        """Tell gdb to print the children like the elements of an array."""
         return "array"
 
 
@@ -74,7 +74,7 @@ class Tensor(Printer):
     """Prints a ggml_tensor on one line, in ggml's order of dimensions."""
 
     def to_string(self) -> str:
-        """`K f16 ne={64, 256, 2, 1} nb={2, 128, 32768, 65536} data=0x7fff...`."""
+        """The tensor, as in `K f16 ne={64, 256, 2, 1} nb={2, 128, 32768, 65536} data=0x7fff...`."""
         value = self.value
         type_name = str(value["type"]).removeprefix("GGML_TYPE_").lower()
         view = f" view of {value['view_src']['name'].string()} at {value['view_offs']}" if value["view_src"] else ""
@@ -95,23 +95,23 @@ def printers() -> gdb.printing.RegexpCollectionPrettyPrinter:
     return collection
 
 
-# The frames between a launch and its kernel: the simulator's files, and std::function and std::apply
+# Files of frames between a launch and its kernel: the simulator, and std::function and std::apply
 MACHINERY = re.compile(r"(^|/)native/sim/|/include/c\+\+/")
 
 
 class ShortFrame(FrameDecorator):
-    """A frame that shows its function without parameter types; a kernel has up to 40 of these."""
+    """A frame whose function is shown without parameter types, of which a kernel has up to 40."""
 
     def function(self) -> str | None:
         """The function's name, such as `flash_attn_ext_f16<64, 64, 8, 8, false, false, false>`."""
         name = super().function()
-        if not isinstance(name, str):  # an address, if there is no name
+        if not isinstance(name, str):  # without a name, it is an address
             return name
         return without_parameters(name).replace("ggml_cuda_mma::", "")
 
 
 class LaunchFilter:
-    """Leaves out the frames of the launch machinery, except the innermost frame."""
+    """A frame filter that hides the launch machinery, except the innermost frame."""
 
     name = "fattn-probe"
     enabled = True
@@ -119,13 +119,13 @@ class LaunchFilter:
 
     def filter(self, iterator: Iterator[Any]) -> Iterator[FrameDecorator]:
         """The frames to show."""
-        for at, frame in enumerate(iterator):  # address 0: below a fiber's first frame
+        for at, frame in enumerate(iterator):  # address 0: beyond a fiber's first frame
             if at == 0 or not (frame.address() == 0 or MACHINERY.search(str(frame.filename() or ""))):
                 yield ShortFrame(frame)
 
 
 def shorten_backtraces() -> None:
-    """Register the filter, which `bt` uses and `bt -no-filters` does not."""
+    """Register the filter for `bt`; `bt -no-filters` still shows all frames."""
     gdb.frame_filters[LaunchFilter.name] = LaunchFilter()
 
 
@@ -133,14 +133,14 @@ TILE_VARIABLES = (
     *("k_VKQ_0", "kb0", "kb0_start", "kb0_stop", "jt", "zt_gqa", "z_KV", "zt", "sequence"),
     *("kbc", "kbc_stop", "iter_k"),
 )
-KERNEL = "flash_attn"  # in the names of the kernels and of the functions that they call
+KERNEL = "flash_attn"  # occurs in the names of the kernels and of the functions that they call
 
 
 class Fattn(gdb.Command):
-    """fattn tensors|launch|blocks: the facts that fattn-probe found about this op.
-    fattn tile: the position of this thread, its block's tiles, and its variables that are set.
+    """fattn tensors|launch|blocks: show the facts that fattn-probe found about this op.
+    fattn tile: show this thread's position, its block's tiles, and the variables that are set.
     fattn step: continue to this thread's next KV step, where KQ_max and the row sum can be printed.
-    fattn break LOCATION: a breakpoint at which only this thread stops."""
+    fattn break LOCATION: set a breakpoint for this thread only."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         super().__init__("fattn", gdb.COMMAND_USER)
@@ -148,7 +148,7 @@ class Fattn(gdb.Command):
         self.sections: dict[str, str] = plan["sections"]
 
     def complete(self, text: str, word: str) -> list[str]:
-        """The possible next words."""
+        """The possible completions of a word."""
         return [name for name in (*self.sections, "tile", "step", "break") if name.startswith(word)]
 
     def invoke(self, argument: str, from_tty: bool) -> None:
@@ -167,7 +167,7 @@ class Fattn(gdb.Command):
 
 
 def tile_lines(plan: dict[str, Any]) -> Iterator[str]:
-    """This thread's position in the grid, the known work of its block, and its variables of a tile."""
+    """This thread's position in the grid, the known work of its block, and its variables for the tile."""
     if not gdb.selected_inferior().pid or KERNEL not in (gdb.selected_frame().name() or ""):
         raise gdb.GdbError("fattn tile: this frame is not in a flash-attention kernel")
     place = []
@@ -183,10 +183,10 @@ def tile_lines(plan: dict[str, Any]) -> Iterator[str]:
 
 
 def nearest(name: str) -> str | None:
-    """The variable's value in the innermost frame that has it; None if no frame does.
+    """A variable's value in the innermost frame that has it; None if no frame does.
 
-    Empty if its declaration is on the current line or a later one, so that it is not set yet. It is looked up in the
-    symbols of the blocks, because `read_var` of a missing variable crashes cuda-gdb 13.0.
+    Empty if it is not set yet, because its declaration is on the current line or later. The lookup goes through the
+    blocks' symbols, because `read_var` of a missing variable crashes cuda-gdb 13.0.
     """
     frame: gdb.Frame | None = gdb.selected_frame()
     while frame is not None and KERNEL in (frame.name() or ""):
@@ -217,7 +217,7 @@ def step(locations: list[str], condition: str) -> None:
 
 
 def start(path: str) -> None:
-    """Set up the session that the file describes, and run to the kernel's first line."""
+    """Set up the session that a file describes, and run to the kernel's first line."""
     plan: dict[str, Any] = json.loads(Path(path).read_text())
     gdb.printing.register_pretty_printer(None, printers(), replace=True)
     shorten_backtraces()
@@ -238,14 +238,14 @@ def start(path: str) -> None:
 
 
 def run_to(command: str, location: str, condition: str = "") -> None:
-    """Run to a location without output."""
+    """Run to a location silently."""
     point = temporary(location, condition)
     gdb.execute(command, to_string=True)
     point.delete()
 
 
 def temporary(location: str, condition: str) -> gdb.Breakpoint:
-    """A breakpoint that is hidden from the user."""
+    """Set a breakpoint that is hidden from the user."""
     point = gdb.Breakpoint(location, internal=True)
     point.silent = True
     point.condition = condition or None

@@ -1,4 +1,4 @@
-"""Run a procedure on a debugger: inside it if it has Python, else over MI alone."""
+"""Run a procedure with a debugger: inside it if it has Python, otherwise over MI."""
 
 import importlib
 import json
@@ -34,14 +34,14 @@ REASONS: Mapping[str, Reason] = {
     "exited-normally": "exited",
     "exited-signalled": "exited",
 }
-"""Kinds of stop by MI's reason; any other reason is a `step`."""
+"""The kind of stop for each MI reason; any other reason is a `step`."""
 HIT = re.compile(r'bkpt=\{number="(\d+)".*?times="(\d+)"')
-BY_TEXT = 8192  # up to this many bytes, reading memory as text is faster than through a file
+BY_TEXT = 8192  # up to this many bytes, reading memory as text is faster than by a file
 REFERENCE = re.compile("@0x[0-9a-f]+")  # MI prints only this for a reference
 
 
 class OverMI(Debugger):
-    """The `Debugger` protocol over a session; `patience` is the deadline (seconds) for the program to stop."""
+    """The `Debugger` protocol over MI; `patience` is the time limit in seconds for the program to stop."""
 
     def __init__(self, session: DebugSession, patience: float = 600.0) -> None:
         self.session = session
@@ -49,7 +49,7 @@ class OverMI(Debugger):
         self._times: dict[int, int] = {}
 
     def execute(self, command: str) -> str:
-        """Run a command of gdb's console; returns its output."""
+        """Run a gdb console command; returns its output."""
         return self.session.execute(command, self.patience)
 
     def insert(self, location: str, condition: str = "") -> int:
@@ -57,9 +57,9 @@ class OverMI(Debugger):
         return int(self._insert(location, condition)["number"])
 
     def insert_near(self, location: str, condition: str = "") -> list[int]:
-        """Set breakpoints on a line in all compilation units, since MI cannot select one; one number per address.
+        """Set breakpoints on a line in all compilation units, because MI cannot select one; one breakpoint per address.
 
-        MI announces a hit breakpoint with all of its locations, which takes 70 ms for 90 of them.
+        A single breakpoint would be slow: MI reports each hit with all locations, which takes 70 ms for 90 of them.
         """
         found = self._insert(location)
         places = found.get("locations", ())
@@ -78,7 +78,7 @@ class OverMI(Debugger):
     def resume(self, command: str) -> StopRecord:
         """Run `run`, `continue`, `next`, `step` or `finish`; returns where the program stopped.
 
-        A program killed by a signal has `exited`, with the signal's name as its detail.
+        For a program killed by a signal, the reason is `exited`, and the detail is the signal's name.
         """
         reply = self.session.resume(RESUMING[command], self.patience)
         if reply.stopped is None:
@@ -86,7 +86,7 @@ class OverMI(Debugger):
         return self._stop(reply.stopped, reply)
 
     def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
-        """The values of expressions in frame `level` (0: newest), as gdb prints them; None if not evaluable."""
+        """The values of expressions in frame `level` (0: newest), as gdb prints them; None if one has no value."""
         values = self._values(expressions, level)
         references = [at for at, value in enumerate(values) if value is not None and REFERENCE.fullmatch(value)]
         objects = self._values([f"*&({expressions[at]})" for at in references], level) if references else []
@@ -110,9 +110,9 @@ class OverMI(Debugger):
         return [Frame(*_place(frame)) for frame in stack]
 
     def memory(self, address: int, count: int) -> bytes:
-        """Bytes of the program's host memory."""
+        """Read `count` bytes of the program's host memory."""
         path = self.session.folder / "memory"
-        if count > BY_TEXT and " " not in str(path):  # `dump` does not understand quotes
+        if count > BY_TEXT and " " not in str(path):  # `dump` does not support quotes
             self.session.execute(f"dump binary memory {path} {address:#x} {address + count:#x}")
             return path.read_bytes()
         reply = self.session.command(f"-data-read-memory-bytes {address:#x} {count}")
@@ -130,9 +130,9 @@ class OverMI(Debugger):
         return [str(reply.results["value"]) if reply.kind == "done" else None for reply in replies]
 
     def _in_frame(self, level: int, commands: Sequence[str]) -> list[Reply]:
-        """Send commands for a frame, selected each time, because a console command may have selected a different one.
+        """Send commands for a frame, selecting it first, because a console command may have selected another one.
 
-        gdb reads the number of a missing frame as an address, so the depth of the stack is checked first.
+        gdb takes the number of a missing frame for an address, so the depth of the stack is checked first.
         """
         if level == 0:
             return self.session.commands(["-stack-select-frame 0", *commands])[1:]
@@ -144,7 +144,7 @@ class OverMI(Debugger):
         reason = REASONS.get(stopped.get("reason", ""), "step")
         function, file, line = _place(stopped.get("frame", {}))
         numbers = set[int]()
-        if reason == "breakpoint":  # all that were hit: the one in the record, and those whose hit count has grown
+        if reason == "breakpoint":  # all that were hit: the one in the record, and any whose hit count has grown
             numbers |= {int(stopped["bkptno"])} if "bkptno" in stopped else set()
             counts = {int(match[1]): int(match[2]) for line in reply.hits if (match := HIT.search(line))}
             numbers |= {number for number, times in counts.items() if times > self._times.get(number, 0)}
@@ -175,16 +175,16 @@ agent.call({procedure!r}, {argument!r}, {result!r})
 
 
 class ProcedureError(Exception):
-    """A procedure failed inside the debugger; the message is its traceback."""
+    """A procedure failed inside the debugger; the message is the traceback."""
 
 
 def run_procedure(
     session: DebugSession, procedure: str, argument: dict[str, Any], deadline: float, inside: bool | None = None
 ) -> Any:  # noqa: ANN401 - JSON
-    """Run `module:function(debugger, argument)` and return its JSON result; `deadline` (seconds) is for all of it.
+    """Run `module:function(debugger, argument)` and return its JSON result; `deadline` limits the whole run (seconds).
 
-    `inside` forces the debugger's Python (True) or MI (False); None takes Python, which reads 100,000 values a second,
-    if the debugger has it. A command that the debugger refuses raises DebuggerError either way.
+    `inside` selects the debugger's Python (True) or MI (False); None means Python, which reads 100,000 values per
+    second, if the debugger has it. In both cases, a refused command raises DebuggerError.
     """
     if not (session.has_python() if inside is None else inside):
         module, _, name = procedure.partition(":")

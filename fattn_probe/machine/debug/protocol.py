@@ -1,4 +1,4 @@
-"""The debugger operations that an inspection needs, inside gdb's Python or from outside over MI.
+"""The debugger operations that an inspection needs; implemented in gdb's Python and, from outside, over MI.
 
 This module and the procedures import only the standard library, because gdb's own Python loads them too.
 """
@@ -12,7 +12,7 @@ Reason = Literal["breakpoint", "step", "signal", "exited"]
 
 @dataclass(frozen=True)
 class StopRecord:
-    """Why and where the program stopped; `detail` is a signal's name or an exit code."""
+    """The reason for a stop, and its place; `detail` is a signal's name or an exit code."""
 
     reason: Reason
     breakpoints: tuple[int, ...] = ()
@@ -24,7 +24,7 @@ class StopRecord:
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame of the call stack; `function` without parameters, `file` as the compiler received it."""
+    """One frame of the call stack: `function` without parameters, `file` as it was passed to the compiler."""
 
     function: str
     file: str
@@ -33,25 +33,25 @@ class Frame:
 
 @dataclass(frozen=True)
 class Hit:
-    """A hit of a breakpoint, and the values of its expressions there; None for those that cannot be evaluated."""
+    """A breakpoint hit, and the values of the breakpoint's expressions; None if one cannot be evaluated."""
 
     breakpoint: int
     values: list[str | None]
 
 
 Advance = Callable[[StopRecord], str]
-"""Gives the command to resume with after a stop; empty to stay there."""
+"""Returns the command with which to resume after a stop; empty to stay."""
 
 
 class DebuggerError(Exception):
-    """The debugger refused a command, with its own message."""
+    """The debugger refused a command, for the reason in its message."""
 
 
 class Debugger(Protocol):
-    """A debugger with one program in it."""
+    """A debugger with one program."""
 
     def execute(self, command: str) -> str:
-        """Run a command of gdb's console; returns its output."""
+        """Run a gdb console command; returns its output."""
         ...
 
     def insert(self, location: str, condition: str = "") -> int:
@@ -61,8 +61,8 @@ class Debugger(Protocol):
     def insert_near(self, location: str, condition: str = "") -> list[int]:
         """Set breakpoints on `file:line` in the compilation units of the frames above; returns their numbers.
 
-        A template's line is in one unit per instance, and finding them all takes seconds. A debugger that cannot select
-        a unit uses all of them.
+        A template's line is in as many units as there are instances, and finding them all takes seconds. A debugger
+        that cannot select a unit uses all of them.
         """
         ...
 
@@ -75,18 +75,18 @@ class Debugger(Protocol):
         ...
 
     def walk(self, stop: StopRecord, advance: Advance) -> StopRecord:
-        """Resume from `stop` with the command that `advance` gives for each stop; returns the last stop.
+        """Resume from `stop` with the command that `advance` returns for each stop; returns the last stop.
 
-        At a stop `advance` may only evaluate: inside the debugger the program continues when `advance` returns.
+        `advance` may only evaluate expressions: inside the debugger, the program continues when `advance` returns.
         """
         while command := advance(stop):
             stop = self.resume(command)
         return stop
 
     def sweep(self, readings: Mapping[int, Sequence[str]]) -> tuple[list[Hit], StopRecord]:
-        """Continue to the first stop that is not at these breakpoints; read values at these without stopping.
+        """Continue to the first stop outside these breakpoints; at these, read values without stopping.
 
-        `readings` has expressions by breakpoint. Inside the debugger a reading is several times faster than a stop.
+        `readings` has the expressions of each breakpoint. Inside the debugger, this is several times faster than stops.
         """
         hits: list[Hit] = []
         while (stop := self.resume("continue")).breakpoints and readings.keys() >= set(stop.breakpoints):
@@ -94,7 +94,7 @@ class Debugger(Protocol):
         return hits, stop
 
     def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
-        """The values of expressions in frame `level` (0: newest), as gdb prints them; None if not evaluable."""
+        """The values of expressions in frame `level` (0: newest), as gdb prints them; None if one has no value."""
         ...
 
     def refusal(self, expression: str) -> str:
@@ -106,16 +106,16 @@ class Debugger(Protocol):
         ...
 
     def frames(self, limit: int) -> Iterable[Frame]:
-        """The newest `limit` frames; inside the debugger each is read only when requested."""
+        """The newest `limit` frames; inside the debugger, each is read on demand."""
         ...
 
     def memory(self, address: int, count: int) -> bytes:
-        """Bytes of the program's host memory."""
+        """Read `count` bytes of the program's host memory."""
         ...
 
 
 OPERATORS = ("()", "[]", "<=>", "->*", "<<=", ">>=", "<<", ">>", "<=", ">=", "->", "<", ">")
-"""Operators whose own `<`, `>` and `(` are not brackets; a longer one before its beginning."""
+"""Operators whose `<`, `>` and `(` are not brackets; longer ones precede their prefixes."""
 
 
 def without_parameters(name: str) -> str:

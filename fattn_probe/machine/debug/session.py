@@ -1,4 +1,4 @@
-"""A debugger driven over its machine interface (GDB/MI) through pexpect: one reply per command, or LostError."""
+"""A debugger driven by pexpect over its machine interface (GDB/MI): one reply per command, or LostError."""
 
 import contextlib
 import itertools
@@ -27,9 +27,9 @@ ENVIRONMENT = {
     "DEBUGINFOD_URLS": "",
     "LC_ALL": "C.UTF-8",
     "LANGUAGE": "C",
-    "SHELL": "/bin/sh",  # gdb starts the program with it, and `set args` follows its quoting
+    "SHELL": "/bin/sh",  # gdb starts the program with this shell, so `set args` needs its quoting
 }
-NOT_INHERITED = ("PYTHONHOME", "PYTHONPATH")  # variables for this process's Python; the debugger has its own
+NOT_INHERITED = ("PYTHONHOME", "PYTHONPATH")  # these are for our own Python, not for the debugger's
 SETTINGS = (
     "confirm off",
     "pagination off",
@@ -37,7 +37,7 @@ SETTINGS = (
     "height 0",
     "breakpoint pending on",
     "debuginfod enabled off",
-    "debug-file-directory",  # empty: no separate symbols of the C library, which take 0.25 s to read
+    "debug-file-directory",  # empty: skips the C library's separate symbols, which take 0.25 s to read
     "style enabled off",
     "host-charset UTF-8",
     "startup-with-shell on",
@@ -51,17 +51,17 @@ SETTINGS = (
     "print pretty off",
     "print entry-values no",
 )
-"""Settings of every session; unknown settings are skipped."""
+"""Settings for every session; a debugger skips those that it does not know."""
 NOT_PERMITTED = "ptrace: Operation not permitted"
 PERMIT = "in a container, start it with --cap-add=SYS_PTRACE; elsewhere, /proc/sys/kernel/yama/ptrace_scope forbids it"
-IN_FLIGHT = 3000  # bytes of unanswered commands: they fit the terminal's buffer of 4096 bytes, so no write can block
+IN_FLIGHT = 3000  # bytes of unanswered commands: less than the terminal's buffer of 4096 bytes, so no write can block
 LAST_WORDS = 20  # lines
 MI_FORM = re.compile(r"\d+(-interpreter-exec console |-exec-)?")
-"""Matches what messages omit of a command: its token, and the words around its console form."""
+"""The part of a command that messages omit: its token, and the MI wrapper of a console command."""
 
 
 def require_debugger(command: Sequence[str]) -> None:
-    """BuildError, with the way to install it, if the debugger of a command line is not installed."""
+    """Raise BuildError, which says how to install it, if a command line's debugger is not installed."""
     if shutil.which(command[0]) is None:
         raise BuildError(f"{command[0]} is not installed. To install it: {INSTALL}")
 
@@ -69,12 +69,12 @@ def require_debugger(command: Sequence[str]) -> None:
 class DebugSession:
     """A debugger with `program` loaded, for the duration of a `with` block.
 
-    `debugger` is a command line (`["gdb"]`). `env` is added to the environment of the debugger, and so of the program.
-    The program runs with `args`, has an empty stdin, and writes `stdout` and `stderr` to files. `deadline` (seconds)
-    applies to each command without its own. LostError if the debugger exits early or a command exceeds its deadline;
-    then no process stays alive. Before that, the debugger has `grace` seconds to stop its program and report its place,
-    and the same time to quit, because killing the debugger of a GPU should be avoided. `transcript` is a file for the
-    dialogue; `folder` is temporary and belongs to the session.
+    `debugger` is a command line (`["gdb"]`). `env` is added to the environment of the debugger and so of the program.
+    The program runs with `args` and an empty stdin; `stdout` and `stderr` go to files. `deadline` is the time limit in
+    seconds of each command that has none of its own. If the debugger exits early or a command exceeds its deadline, all
+    processes are killed, and LostError is raised. Before that, the debugger has `grace` seconds to stop the program and
+    report its place, and again to quit, because killing a GPU's debugger should be avoided. `transcript` is a file for
+    the dialogue; `folder` is temporary and belongs to the session.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class DebugSession:
         return self.commands([text], deadline)[0].checked()
 
     def commands(self, texts: Sequence[str], deadline: float | None = None) -> list[Reply]:
-        """Send many MI commands without waiting for each reply; a refused one gives a reply of kind `error`.
+        """Send many MI commands without waiting for each reply; a refused command gets a reply of kind `error`.
 
         A long command is sent alone.
         """
@@ -156,7 +156,7 @@ class DebugSession:
         return reply.console + self._until_stopped(deadline).console
 
     def resume(self, text: str, deadline: float | None = None) -> Reply:
-        """Send an `-exec-` command and wait for the program to stop; the reply's `stopped` says where."""
+        """Send an `-exec-` command and wait for the program to stop; the reply's `stopped` has the place."""
         self.command(text, deadline)
         return self._until_stopped(deadline)
 
@@ -195,7 +195,7 @@ class DebugSession:
         self._channel = Channel(argv, self._env, self._cwd, transcript)
         self._resources.callback(self._channel.close)
         self._reply(None, self.deadline)
-        # gdb indexes the symbols of a debug build once, not in every session
+        # so that gdb indexes the symbols of a debug build once, not in every session
         settings = (*SETTINGS, f"index-cache directory {tended(GDB_INDEX)}", "index-cache enabled on")
         self.commands([f"-interpreter-exec console {c_string(f'set {setting}')}" for setting in settings])
         loaded = self.commands([f"-file-exec-and-symbols {c_string(str(self.program))}"])[0]
@@ -229,13 +229,13 @@ class DebugSession:
         return read_reply(token, (self._channel.line(limit) for _ in itertools.count()))
 
     def _until_stopped(self, deadline: float | None) -> Reply:
-        """Collect everything until the program has stopped; only then does the debugger answer the next command."""
+        """Wait for the stop by sending a command, which the debugger answers only after the program has stopped."""
         self._token += 1
         self._write([f"{self._token}-gdb-show confirm"])
         return self._reply(self._token, self.deadline if deadline is None else deadline)
 
     def _place(self) -> str:
-        """Interrupt the program; returns its place if the debugger still answers."""
+        """Interrupt the program; returns its place for a message, empty if the debugger no longer answers."""
         with contextlib.suppress(GoneError, TimeoutError):
             self._channel.interrupt()
             self._token += 1
@@ -249,7 +249,7 @@ class DebugSession:
         return f"{self.debugger[0]} ended during {self._doing}: {error}"
 
     def _lose(self, what: str, tail: str) -> LostError:
-        """Shut down; returns an error with the program's last output and the end of the dialogue."""
+        """Shut down; returns the LostError, with the program's last output and the end of the dialogue."""
         try:
             self._quit()
         finally:
@@ -289,7 +289,7 @@ DEBUG_INFO = frozenset({".debug_info", ".zdebug_info"})
 
 
 def require_debug_info(binary: Path) -> None:
-    """BuildError if a program or library was stripped, or built without `-g`."""
+    """Raise BuildError if a program or library was stripped, or built without `-g`."""
     try:
         names = ObjectReader(binary.read_bytes()).names
     except ValueError:  # not an ELF file

@@ -1,6 +1,6 @@
-"""The numbers and the C strings in gdb's text of a value: what `print`, MI's `value=` and `gdb.Value` write.
+"""Parses gdb's text of a value (from `print`, MI's `value=` or `gdb.Value`): its numbers and C strings.
 
-Standard library only, because gdb's own Python loads this module too.
+This module uses only the standard library, because gdb's own Python loads it too.
 """
 
 import math
@@ -17,9 +17,9 @@ PIECE = re.compile(r""""((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)+)'(?: <repeats (\d+)
 
 
 def numbers(value: str) -> Numbers:
-    """The numbers in gdb's text of a value, in order; knows arrays, structs, `<repeats N times>`, nan and inf.
+    """The numbers in gdb's text of a value, in order, including arrays, structs, `<repeats N times>`, nan and inf.
 
-    gdb writes a float without a fraction as an integer, so `1` reads as an int.
+    gdb writes a float without a fraction as an integer, so `1` becomes an int.
     """
     found: Numbers = []
     last: Numbers = []
@@ -36,7 +36,7 @@ def numbers(value: str) -> Numbers:
 def c_text(value: str) -> str:
     """The string in gdb's text of a char array, up to its first NUL: `"dst", '\\000' <repeats 60 times>` is `dst`.
 
-    An invalid byte of UTF-8 becomes a surrogate, as in Python's file names.
+    A byte that is not valid UTF-8 becomes a surrogate, as in Python's file names.
     """
     pieces = ((string or character) * int(times or 1) for string, character, times in PIECE.findall(value))
     stored = "".join(pieces).encode().decode("unicode_escape").encode("latin-1")

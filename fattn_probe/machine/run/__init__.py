@@ -1,1 +1,1 @@
-"""Run one case on one engine: case file, native runner, outcome, launch records, capture."""
+"""Run cases on an engine: case file, native runner, outcome, launch records, capture."""

@@ -1,4 +1,4 @@
-"""The launches of a base, from dry runs, for comparison with those of an edited or patched llama.cpp."""
+"""A base source's launches, from dry runs, for comparison with the launches of an edited or patched llama.cpp."""
 
 import json
 from collections import Counter
@@ -19,21 +19,21 @@ from fattn_probe.machine.run.prepare import KernelsByOp, dry_runs
 from fattn_probe.machine.run.session import RunOptions, Session
 
 Launches = Mapping[str, tuple[LaunchRecord, ...]]
-"""The launches of ops, by the ops' digests."""
+"""Launches by the digest of the op."""
 
 
 @dataclass(frozen=True)
 class Base:
-    """A base: how its kernels are launched, and its name; `missing` is the reason why there is none, or empty."""
+    """A base: the options that run it, and its name; `missing` is the reason why it is unavailable, or empty."""
 
     options: RunOptions
     words: str
     missing: str = ""
 
     def launches(self, cases: Sequence[Case], target: Target, progress: Report = silent) -> Launches:
-        """The launches of the cases on a simulated GPU, without those whose dry run failed.
+        """The launches of the cases on a simulated GPU; cases whose dry run failed are left out.
 
-        They are stored in the cache, so that a base is compiled and run only once. LostError if there is no base.
+        They are cached, so that a base is compiled and run only once. LostError if the base is unavailable.
         """
         if self.missing:
             raise LostError(self.missing)
@@ -48,7 +48,7 @@ class Base:
 
 
 def launch_lines(tree: Tree) -> Callable[[Done], tuple[str, ...] | None]:
-    """A reader of launches as JSON lines: empty for a refused op, None for an incomplete run."""
+    """A function that reads a dry run's launches as JSON lines: empty for an unsupported op, None for a failed run."""
 
     def lines(done: Done) -> tuple[str, ...] | None:
         if isinstance(done.result, Ran) and not missing_kernels(done.result.warnings):
@@ -61,9 +61,9 @@ def launch_lines(tree: Tree) -> Callable[[Done], tuple[str, ...] | None]:
 def base_of(options: RunOptions) -> Base | None:
     """The base of a session's source; None for an unchanged release.
 
-    With patches, it is the same source without them. For a checkout, it is the merge base with its upstream branch, if
-    its content differs. Otherwise it is the pinned release with the tree's build number, or the default release if
-    there is none; None if the tree has the same content, and for a local commit.
+    With patches, it is the same source without them. For a checkout, it is the merge base with the upstream branch, if
+    its content differs. Otherwise, it is the pinned release with the tree's build number, or the default release. None
+    if no base has different content, and for a local commit.
     """
     tree = options.tree
     if tree is None or options.build is not None or not options.beside_base:
@@ -89,14 +89,14 @@ def base_of(options: RunOptions) -> Base | None:
 
 
 def release_of(build_number: str) -> str:
-    """The pinned release with a build number, or the default release."""
+    """The pinned release with this build number, or else the default release."""
     pinned = (PypiSpec(name, version) for name, version in PINS)
     found = (f"pypi:{one.name}=={one.version}" for one in pinned if one.build_number == build_number)
     return next(found, DEFAULT_SOURCE)
 
 
 def changed(before: Sequence[LaunchRecord], after: Sequence[LaunchRecord]) -> str:
-    """How the launches of an op changed, in words; empty if kernels, grids, blocks and shared memory are the same."""
+    """The change of an op's launches, as a message; empty if kernels, grids, blocks and shared memory are the same."""
     if tuple(before) == tuple(after):
         return ""
     gone, new = Counter(before) - Counter(after), Counter(after) - Counter(before)

@@ -1,6 +1,6 @@
-"""The files of a run: the input bytes of a case, the part of an op that is to run, and the capture.
+"""The files of a run: a case's input bytes, the part of an op to run, and the capture.
 
-A capture has all results of one run of one case, in one GGUF file.
+A capture is a GGUF file with all results of one run of one case.
 """
 
 import statistics
@@ -36,11 +36,11 @@ from fattn_probe.llama.launch.selection import Selection
 from fattn_probe.machine.run.outcome import Ran, read_dst
 
 LARGE = 1 << 30
-"""Inputs of at least this many bytes are stored in a file."""
+"""Inputs of at least this many bytes are kept in a file, not in memory."""
 
 
 class FiledInputs(dict[str, Bytes]):
-    """The bytes of a case's roots, mapped from its case file."""
+    """The bytes of a case's roots, mapped from a case file."""
 
     def __init__(self, file: Path, roots: Mapping[str, Bytes]) -> None:
         super().__init__(roots)
@@ -48,7 +48,7 @@ class FiledInputs(dict[str, Bytes]):
 
 
 def make_case_file(case: Case, path: Path) -> FiledInputs:
-    """Write a case's inputs to a case file: generated one head at a time, or copied from the recorded case."""
+    """Write a case file, generating the inputs one head at a time, or copying those of a recorded case."""
     roots = {name: (root.type, root.stored.ne) for name, root in case.op.roots.items()}
     mapped = allocate_gguf(path, case_fields(case.name, case.digest, case.op), roots)
     recorded = make_inputs(case) if case.recorded else {}
@@ -61,7 +61,7 @@ def make_case_file(case: Case, path: Path) -> FiledInputs:
 
 
 def make_dry_file(case: Case, path: Path) -> FiledInputs:
-    """Write a case file without the bytes of its roots, for a dry run."""
+    """Write a case file for a dry run, without the bytes of its roots."""
     roots = {name: (root.type, root.stored.ne) for name, root in case.op.roots.items()}
     write_hollow(path, case_fields(case.name, case.digest, case.op), roots)
     return FiledInputs(path, {})
@@ -69,7 +69,7 @@ def make_dry_file(case: Case, path: Path) -> FiledInputs:
 
 @contextmanager
 def inputs_of(case: Case) -> Iterator[Mapping[str, Bytes]]:
-    """The bytes of a case's roots; those of a large case are in a temporary case file."""
+    """The bytes of a case's roots; for a large case, in a temporary case file."""
     if sum(root.stored.nbytes for root in case.op.roots.values()) < LARGE:
         yield make_inputs(case)
         return
@@ -79,9 +79,9 @@ def inputs_of(case: Case) -> Iterator[Mapping[str, Bytes]]:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The blocks of an op to run: `selection`, on a simulated GPU (a real GPU runs all); and the `rows` of dst to read.
+    """A part of an op: the blocks to run on a simulated GPU (a real GPU runs all), and the `rows` of dst to read.
 
-    `rows` are (sequence, query, head).
+    `rows` has a row (sequence, query, head) for each.
     """
 
     selection: Selection
@@ -89,13 +89,13 @@ class Part:
 
     @property
     def share(self) -> float:
-        """The share of the attention kernel's blocks that run."""
+        """The fraction of the attention kernel's blocks that run."""
         attention = self.selection.launches[self.selection.attention]
         return attention.number / attention.of
 
 
 def write_part(part: Part, sizes: Sizes, path: Path) -> None:
-    """Write the file: for each launch its grid, the number of ranges, and the ranges; for dst (offset, bytes)."""
+    """Write a part's file: for each launch, its grid, the number of ranges and the ranges; for dst, (offset, bytes)."""
     blocks = list[int]()
     for launch in part.selection.launches:
         blocks += [*launch.grid, len(launch.ranges), *chain(*launch.ranges)]
@@ -115,9 +115,9 @@ PROVENANCE = "fattn.provenance."
 class Capture(CaseFile):
     """One run of one case.
 
-    `dst` is float32 (n_seq, n_q, n_head, hsv), dst's `ne` reversed; `launches` are those of the first run; `seconds`
-    has the time of each repeat, measured by `clock` (`gpu` or `wall`, see RunResult), empty if nothing was timed;
-    `provenance` says what ran where.
+    `dst` is float32 (n_seq, n_q, n_head, hsv), dst's `ne` reversed. `launches` are those of the first run. `seconds`
+    has the time of each repeat, measured by `clock` (`gpu` or `wall`, see RunResult); empty if nothing was timed.
+    `provenance` records the source, build, device and versions.
     """
 
     dst: npt.NDArray[np.float32]
@@ -130,12 +130,12 @@ class Capture(CaseFile):
 
     @property
     def median_seconds(self) -> float:
-        """The median over the repeats."""
+        """The median of the repeats' times."""
         return statistics.median(self.seconds)
 
 
 def capture_of(case: Named, inputs: Mapping[str, Bytes], ran: Ran, provenance: Mapping[str, str]) -> Capture:
-    """The capture of a case that completed."""
+    """The capture of a completed run."""
     result = ran.result
     if result.dst is None:
         raise InputError(f"{case.name}: nothing was computed (--support-only), so there is nothing to capture")
@@ -157,7 +157,7 @@ def capture_of(case: Named, inputs: Mapping[str, Bytes], ran: Ran, provenance: M
 
 
 def write_capture(capture: Capture, path: Path, blocks: QuantBlocks | None = None) -> None:
-    """Write a capture completely or not at all; with `blocks`, its large inputs are in the folder's file of blocks."""
+    """Write a capture, completely or not at all; with `blocks`, large inputs go to the folder's file of blocks."""
     fields = case_fields(capture.name, capture.digest, capture.op) | {
         "fattn.run.backend": string(capture.backend),
         "fattn.run.device": string(capture.device),
@@ -177,7 +177,7 @@ def write_capture(capture: Capture, path: Path, blocks: QuantBlocks | None = Non
 
 
 def read_capture(path: Path, *, types: Types | None = None, names: Names | None = None) -> Capture:
-    """Read a capture; InputError for a truncated file, or one that is not a capture."""
+    """Read a capture; InputError if the file is truncated or not a capture."""
     file = read_gguf(path)
     lines = "\n".join(file.several("fattn.launches", str))
     return Capture(

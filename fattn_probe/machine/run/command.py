@@ -23,7 +23,7 @@ from fattn_probe.machine.run.session import Session
 
 @dataclass(frozen=True)
 class Done:
-    """One case on one target: its capture, or the outcome if there is no capture."""
+    """The result of one case on one target: its capture, or the outcome if there is no capture."""
 
     case: Case
     target: Target
@@ -32,29 +32,29 @@ class Done:
 
     @property
     def on(self) -> str:
-        """The target, as on a command line."""
+        """The target's name, as on a command line."""
         return str(self.target)
 
     @property
     def launches(self) -> tuple[LaunchRecord, ...]:
-        """The known launched kernels."""
+        """The launches, empty if they are unknown."""
         return self.result.launches if isinstance(self.result, Capture | Ran) else ()
 
     @property
     def status(self) -> str:
-        """`ran`, or the kind of outcome without an output."""
+        """The status: `ran`, or the kind of outcome if there is no output."""
         if isinstance(self.result, Finding):
             return "fault"
         return "ran" if isinstance(self.result, Capture | Ran) else type(self.result).__name__.lower()
 
     @property
     def problem(self) -> str:
-        """Why there is no output; empty if there is one."""
+        """The reason why there is no output; empty if there is one."""
         return "" if isinstance(self.result, Capture | Ran) else describe(self.result)
 
 
 def describe(outcome: RunOutcome) -> str:
-    """How a run ended, in words, with the stack if there is one."""
+    """A description of how a run ended, with the stack if there is one."""
     match outcome:
         case Ran():
             return "ran"
@@ -102,7 +102,7 @@ def plan_cases(session: Session, work: Work) -> Iterator[Done]:
 
 
 def check_simulated(work: Work) -> None:
-    """InputError if a target is not a simulated GPU."""
+    """Raise InputError if a target is not a simulated GPU."""
     for target in (target for _, targets in work for target in targets):
         if target.engine != "sim":
             raise InputError(f"plan --on {target}: plan works only for simulated GPUs (sim:ID)")
@@ -118,7 +118,7 @@ def raise_if_failed(done: Sequence[Done]) -> None:
 
 
 def render_run(done: Sequence[Done]) -> RenderableType:
-    """A table of the kernels that ran, and of the cases that did not."""
+    """A table of the kernels that ran, and of the cases that did not run."""
     times = {
         id(item): f"{item.result.median_seconds * 1e3:.3g} ms" for item in done if isinstance(item.result, Capture)
     }
@@ -127,7 +127,7 @@ def render_run(done: Sequence[Done]) -> RenderableType:
 
 
 def render_plan(done: Sequence[Done]) -> RenderableType:
-    """A table of the launches on each device, with registers and blocks per SM or CU; marked if not known."""
+    """A table of the launches on each device, with registers and blocks per SM or CU; uncertain figures are marked."""
 
     def occupied(item: Done, place: int) -> tuple[str, ...]:
         taken = [(one.origin.marked(one.regs), one.origin.marked(one.max_blocks_per_sm)) for one in item.launches]
@@ -142,7 +142,7 @@ def render_plan(done: Sequence[Done]) -> RenderableType:
 def launch_table(
     done: Sequence[Done], columns: tuple[str, ...], cells: Callable[[Done, int], tuple[str, ...]]
 ) -> Table:
-    """A row for each launch, or for a case without one: kernel, grid, block, dynamic shared memory, further cells."""
+    """A table with a row for each launch: kernel, grid, block, dynamic shared memory, more cells; or one for a case."""
     rows = []
     for item in done:
         launches = [
@@ -165,7 +165,7 @@ def remarks(done: Sequence[Done]) -> list[Text]:
 
 
 def run_json(done: Sequence[Done]) -> dict[str, Any]:
-    """Key `runs`: case, digest, on, status, problem, seconds, clock, device, file, launches of each."""
+    """The document for JSON: `runs`, each with case, digest, on, status, problem, seconds, clock, device, file, ..."""
     runs = []
     for item in done:
         result = item.result

@@ -1,9 +1,9 @@
-"""The code that a run executes, as a digest of sections of a build's objects, each as the linker resolves it.
+"""A digest of the code that a run executes, over sections of a build's objects, resolved as the linker does.
 
-A case's output cannot change while this digest is the same, whatever was edited. The relocations of each section are
-followed: to the same object, or to the first object of the link that defines the symbol, because copies of an inline
-function differ with the flags of their objects. Debug information is left out; a line number counts only if a call
-passes it, as `__syncthreads()` does.
+As long as this digest is the same, a case's output cannot change, whatever was edited. The relocations of each section
+are followed, in the same object or to the first object of the link that defines the symbol, because copies of an inline
+function differ with their objects' flags. Debug information is left out; a line number counts only if a call passes it,
+as `__syncthreads()` does.
 """
 
 import struct
@@ -27,14 +27,14 @@ from fattn_probe.llama.source import KernelCase, Tree, ggml_types
 from fattn_probe.machine.run.prepare import known_cases
 
 BODY = f"_ZN{len(BODIES)}{BODIES}"
-"""The prefix of the symbols of kernels' bodies."""
+"""Prefix of the symbols of kernel bodies."""
 GENERATED = "obj/generated/"
-"""The folder of stubs: a run that calls one ends."""
+"""The folder of the stubs, whose code does not matter: a run that calls one ends."""
 HEADER, SYMBOL, RELOCATION = (struct.Struct(words) for words in ("<IIQQQQIIQQ", "<IBBHQQ", "<QQq"))
 SYMBOLS, RELOCATIONS, NO_BITS, AT_LOAD = 2, 4, 8, (14, 16)
 """Types of sections."""
 ALLOCATED, MERGED, STRINGS = 0x2, 0x10, 0x20
-"""Flags of sections: in memory; with literals, of which the linker merges equal ones; with strings."""
+"""Flags of sections: loaded to memory; literals, which the linker merges if equal; strings."""
 LOCAL, GLOBAL = 0, 1
 UNDEFINED, RESERVED = 0, 0xFF00
 UNWINDING = (".eh_frame", ".note")
@@ -43,9 +43,9 @@ HANDLERS = ".gcc_except_table"
 
 @dataclass(frozen=True)
 class Section:
-    """A section of an object: a digest of its bytes and relocations, and what these refer to.
+    """A section of an object: a digest of its bytes and relocations, and the targets of these.
 
-    A target is a symbol's name, or the number of a section of the same object.
+    A target is a symbol's name, or the number of a section in the same object.
     """
 
     digest: str
@@ -54,7 +54,7 @@ class Section:
 
 @dataclass(frozen=True)
 class ObjectCode:
-    """An object: its sections in memory by number, and its symbols, each with its section and whether it is weak.
+    """An object: its loaded sections by number, and for each symbol its section and whether it is weak.
 
     `at_load`: some of its code runs when it is loaded.
     """
@@ -65,21 +65,21 @@ class ObjectCode:
 
 
 class ObjectReader:
-    """Reads an object file: ELF of 64 bits, the lowest byte first."""
+    """Reads an object file: 64-bit little-endian ELF."""
 
     def __init__(self, data: bytes) -> None:
         if data[:6] != b"\x7fELF\x02\x01":
-            raise ValueError("not an ELF file of 64 bits")
+            raise ValueError("not a 64-bit ELF file")
         self.data = data
         (start,), (number, names) = struct.unpack_from("<Q", data, 40), struct.unpack_from("<HH", data, 60)
-        first = HEADER.unpack_from(data, start)  # has the numbers that are too large for the file's header
+        first = HEADER.unpack_from(data, start)  # holds numbers that are too large for the file's header
         number, names = number or first[5], first[6] if names == 0xFFFF else names
         self.headers = [HEADER.unpack_from(data, start + index * HEADER.size) for index in range(number)]
         self.names = [self.text(self.headers[names][4] + header[0]) for header in self.headers]
 
     @cached_property
     def symbols(self) -> list[tuple[str, int, int, int]]:
-        """Name, binding, section and value of each symbol; StopIteration if they were stripped."""
+        """The name, binding, section and value of each symbol; StopIteration if symbols were stripped."""
         table = next(header for header in self.headers if header[1] == SYMBOLS)
         return [
             (self.text(self.headers[table[6]][4] + name), info >> 4, section, value)
@@ -87,15 +87,15 @@ class ObjectReader:
         ]
 
     def text(self, start: int) -> str:
-        """The text that begins at an offset."""
+        """The null-terminated text at an offset."""
         return self.data[start : self.data.index(b"\0", start)].decode()
 
     def contents(self, header: tuple[int, ...]) -> bytes:
-        """The bytes of a section, or its size if all are 0."""
+        """The bytes of a section, or only its size if it is all zeros (bss)."""
         return str(header[5]).encode() if header[1] == NO_BITS else self.data[header[4] : header[4] + header[5]]
 
     def code(self) -> ObjectCode:
-        """The sections in memory, and the symbols that they define."""
+        """The loaded sections, and the symbols that they define."""
         relocations = defaultdict[int, list[bytes]](list)
         for header in self.headers:
             if header[1] == RELOCATIONS and self.headers[header[7]][2] & ALLOCATED:
@@ -112,7 +112,7 @@ class ObjectReader:
         return ObjectCode(sections, symbols, any(header[1] in AT_LOAD for header in self.headers))
 
     def described(self, relocations: Iterable[tuple[int, ...]]) -> tuple[list[str], dict[str | int, None]]:
-        """Relocations in words that are equal in equal code, and their targets in order."""
+        """Relocations as texts that are equal for equal code, and their targets in order."""
         words, targets = list[str](), dict[str | int, None]()
         for offset, info, addend in relocations:
             name, binding, section, value = self.symbols[info >> 32]
@@ -120,7 +120,7 @@ class ObjectReader:
             if binding == LOCAL and UNDEFINED < section < RESERVED:
                 header = self.headers[section]
                 start, size, strings = header[4] + value, header[9], header[2] & STRINGS
-                if header[2] & MERGED and name and not (strings and size > 1):  # where a literal is does not matter
+                if header[2] & MERGED and name and not (strings and size > 1):  # by its content, wherever it is
                     size = self.data.index(b"\0", start) + 1 - start if strings else size
                     said = self.data[start : start + size].hex()
                 else:
@@ -133,11 +133,11 @@ class ObjectReader:
 
 
 CODE_IN = lru_cache(maxsize=128)(lambda data: ObjectReader(data).code())
-"""The code in an object's bytes, read once for all builds that have the same one, as they have of most host code."""
+"""The code in an object's bytes, parsed once for all builds with an equal object; most host objects are equal."""
 
 
 def read_object(path: Path) -> ObjectCode:
-    """The code in an object file; ValueError if it is not one, or damaged."""
+    """The code in an object file; ValueError if it is damaged or not an object file."""
     try:
         return CODE_IN(path.read_bytes())
     except (struct.error, LookupError, StopIteration, OSError) as error:
@@ -145,7 +145,7 @@ def read_object(path: Path) -> ObjectCode:
 
 
 def is_added(path: str) -> bool:
-    """Whether only some runs execute an object's code: the bodies of kernels, and the functions that launch them."""
+    """Whether only some runs execute an object's code: that of kernel bodies, and of functions that launch them."""
     return CASE_PREFIX in path
 
 
@@ -153,9 +153,9 @@ def is_added(path: str) -> bool:
 class ExecutedCode:
     """The code of a build's runner and of its libraries.
 
-    Every run executes the objects that `is_added` does not name, and those of the others that its launches need:
-    `launchers` are the host functions that launch kernels, by the name of their kernel case; `bodies` are those of
-    kernels, by name and template arguments. `cases` are the tree's kernel cases.
+    Every run executes the objects for which `is_added` is false, and of the others those that its launches need:
+    `launchers` has the symbols of host functions that launch kernels, by the name of the kernel case, and `bodies`
+    those of kernel bodies, by name and template arguments. `cases` are the tree's kernel cases.
     """
 
     libraries: Sequence[Mapping[str, ObjectCode]]
@@ -166,9 +166,9 @@ class ExecutedCode:
 
     @classmethod
     def of(cls, folder: Path, tree: Tree, before: "ExecutedCode | None" = None) -> "ExecutedCode":
-        """The code in a build as it is linked now; ValueError if an object cannot be read.
+        """The code of a build as currently linked; ValueError if an object cannot be read.
 
-        An object of a build does not change, so those that were read `before` are not read again.
+        A build's objects do not change, so those that were read `before` are not read again.
         """
         links = {}
         try:
@@ -196,14 +196,14 @@ class ExecutedCode:
         return cls(libraries, launchers, bodies, cases)
 
     def digest(self, launches: Sequence[LaunchRecord]) -> str | None:
-        """The digest of the code of a run with these launches; None if that is not known."""
-        # the symbols of the kernels that are launched, and of their host functions; none if one is missing
+        """The digest of the code of a run with these launches; None if the code cannot be determined."""
+        # the symbols of the launched kernels and of their host functions; None for a missing one
         wanted = list[str | None]()
         for launch in launches:
             if family := BY_KERNEL.get(launch.kernel):
                 case = instance_of(family, launch.values, self.cases)
                 wanted.append(self.launchers.get(case.whole.name) if case else None)
-            if family or any(launch.kernel == kernel for kernel, _ in self.bodies):  # else it is in the host's objects
+            if family or any(launch.kernel == kernel for kernel, _ in self.bodies):  # else in the host's objects
                 wanted.append(self.bodies.get((launch.kernel, launch.values)))
         roots = () if None in wanted else tuple(sorted({name for name in wanted if name}))
         if roots and roots not in self._digests and self._is_told_apart:
@@ -212,7 +212,7 @@ class ExecutedCode:
         return self._digests.get(roots)
 
     def kernels(self, launches: Sequence[LaunchRecord]) -> set[str]:
-        """The names of the kernels of launches that have cases of their own."""
+        """The names of the launched kernels that belong to kernel cases."""
         known = ((BY_KERNEL.get(launch.kernel), launch.values) for launch in launches)
         found = (instance_of(family, values, self.cases) for family, values in known if family)
         return {kernel.name for kernel in found if kernel is not None}
@@ -224,9 +224,9 @@ class ExecutedCode:
 
     @cached_property
     def _places(self) -> list[dict[str, tuple[int, int]]]:
-        """For each library, the object and section of a symbol: its first strong definition, else its first weak one.
+        """For each library, the object and section of every symbol: first strong definition, else first weak one.
 
-        A symbol that the library does not define is that of the first library that defines it.
+        A symbol that the library does not define resolves to the first library that defines it.
         """
         found = [dict[str, tuple[int, int]]() for _ in self.libraries]
         for wanted in (False, True):
@@ -239,10 +239,10 @@ class ExecutedCode:
 
     @cached_property
     def _is_told_apart(self) -> bool:
-        """Whether kernels, their host functions and the rest can be told apart.
+        """Whether kernels, their host functions and the rest are separate, so that digests are valid.
 
-        Then a kernel takes inline functions only from kernels that were linked before it, so its code stays the same
-        while the build grows; and only the rest calls what launches kernels.
+        Then a kernel takes inline functions only from kernels linked before it, so its code stays the same while the
+        build grows; and only the rest calls functions that launch kernels.
         """
         kernels, others, called = set[str](), set[str](), set[str]()
         for _, path, code in self._objects:
@@ -256,14 +256,14 @@ class ExecutedCode:
 
     @cached_property
     def _host(self) -> str:
-        """The digest of the code that every run has."""
+        """The digest of the code that every run executes."""
         found = [(number, code) for number, (_, path, code) in enumerate(self._objects) if not is_added(path)]
         return short("".join(self._followed([(number, at) for number, code in found for at in code.sections], ())))
 
     def _followed(self, start: Iterable[tuple[int, int]], roots: Sequence[str]) -> Iterator[str]:
-        """The digests of sections and of all that they refer to, and how they refer to one another.
+        """The digests of sections and of everything that they refer to, and the references between them.
 
-        The code that every run has is not followed; of kernels and the functions that launch them, only `roots` are.
+        Code that every run executes is not followed; of kernels and the functions that launch them, only `roots` are.
         """
         places = list(dict.fromkeys(start))
         numbers = {place: number for number, place in enumerate(places)}
@@ -284,5 +284,5 @@ class ExecutedCode:
 
 @lru_cache(maxsize=1 << 16)
 def is_boundary(symbol: str) -> bool:
-    """Whether a symbol is a kernel's body, or the host function of a kernel case, which launches kernels."""
+    """Whether a symbol is a kernel's body, or a kernel case's host function, which launches kernels."""
     return symbol.startswith(BODY) or KERNEL_CASE.match(symbol) is not None

@@ -1,4 +1,4 @@
-"""Stack frames with symbols, readable: no parameter lists, no local paths, no repeated places, no machinery."""
+"""Readable stack frames with symbols, without parameter lists, local paths, repeated places and machinery."""
 
 import posixpath
 import re
@@ -19,38 +19,38 @@ from fattn_probe.machine.run.outcome import Finding
 FRAME = re.compile(r"^(?P<name>.*) at (?P<path>\S.*):(?P<line>\d+|\?)(?: \(discriminator \d+\))?$")
 CLONE = re.compile(r" \[clone [^\]]*\]")
 OVERLAY = "/overlay/"
-# Frames of the simulator itself, of the C++ library (its templates are inlined into any file) and of glibc, of the
-# compiler's intrinsics, of a sanitizer
+# Frames of the simulator itself, of the C++ library (whose templates are inlined into any file), of glibc, of compiler
+# intrinsics, and of sanitizers
 MACHINERY = re.compile(
     r"^std::| at (\S*native/sim/|/usr/include/|\S*/include/c\+\+/|\S*/gcc/\S*/include/|\S*/libsanitizer/|\?\?"
     r"|(\.{1,2}/)*(csu|malloc|nptl|signal|stdlib|string)/|\S*\bsysdeps/)"
 )
 MOST_FRAMES = 8
 MOST_ARGUMENTS = 40
-"""The length of the longest template arguments that are shown; those of an mma iteration take 15 lines."""
+"""Longer template arguments are not shown; those of an mma iteration would take 15 lines."""
 
 
 def short_kernel(signature: str) -> str:
-    """`flash_attn_ext_f16<64,64,8,8,false,false,false>`, from __PRETTY_FUNCTION__ or a demangled name."""
+    """A kernel as `flash_attn_ext_f16<64,64,8,8,false,false,false>`, from __PRETTY_FUNCTION__ or a demangled name."""
     name = parse_kernel_name(signature)
     values = ",".join(value for _, value in name.args)
     return f"{name.base}<{values}>" if values else name.base
 
 
 def headline(found: Finding) -> str:
-    """The finding in one line: `misaligned: a vector is accessed ...`; a sanitizer's message includes its kind."""
+    """The finding in one line: `misaligned: a vector is accessed ...`; a sanitizer's message already has the kind."""
     named = found.kind and not found.kind.endswith("Sanitizer")
     return f"{found.kind}: {found.message}" if named else found.message
 
 
 def shortened(found: Finding) -> Finding:
-    """The finding with its kernel as in the source, and the innermost frames as `function at file:line`."""
+    """The finding with a short kernel name, and the innermost frames as `function at file:line`."""
     kernel = short_kernel(found.kernel) if found.kernel else ""
     return replace(found, kernel=kernel, frames=short_frames(found.frames), earlier=short_frames(found.earlier))
 
 
 def describe_finding(found: Finding) -> str:
-    """The finding, then kernel, block and thread, then the stack, one line each."""
+    """The finding as text: a line with the message, one with kernel, block and thread, then a line per frame."""
     place = replace(shortened(found), file="").place
     return "\n  ".join([headline(found), *[f"in {place}"] * bool(place), *brief_frames(found.frames)])
 
@@ -63,7 +63,7 @@ def short_frames(frames: Sequence[str]) -> tuple[str, ...]:
 
 
 def brief_frames(frames: Sequence[str]) -> tuple[str, ...]:
-    """The innermost frames for people, without long template arguments."""
+    """The innermost frames for display, without long template arguments."""
     return tuple(map(brief_frame, short_frames(frames)))
 
 
@@ -75,7 +75,7 @@ def brief_frame(frame: str) -> str:
 
 
 def short_frame(frame: str) -> str:
-    """One frame of addr2line; any other text stays as it is."""
+    """A frame of addr2line, shortened; any other text is unchanged."""
     match = FRAME.match(frame)
     if match is None:
         return frame
@@ -83,19 +83,19 @@ def short_frame(frame: str) -> str:
 
 
 def place_of(frame: str) -> tuple[str, int]:
-    """The file and line of one frame of addr2line; empty and 0 if it has none."""
+    """The file and line of a frame of addr2line; empty and 0 if unknown."""
     match = FRAME.match(frame)
     return (short_path(match["path"]), int(match["line"])) if match and match["line"] != "?" else ("", 0)
 
 
 def short_path(path: str) -> str:
-    """A source file's path in its tree, `ggml/src/ggml-cuda/common.cuh`; any other path unchanged."""
+    """A source file's path in its tree, such as `ggml/src/ggml-cuda/common.cuh`; any other path is unchanged."""
     path = posixpath.normpath(path)
     return f"/{path}".rpartition(OVERLAY)[2] if OVERLAY in f"/{path}" else path
 
 
 def short_function(name: str) -> str:
-    """A function without return type and parameters; a lambda's `operator()` stays a lambda."""
+    """A function's name without return type and parameters; `lambda` for the `operator()` of a lambda."""
     name = CLONE.sub("", name)
     if name.startswith("operator()"):
         return "lambda"
@@ -111,7 +111,7 @@ def short_function(name: str) -> str:
 def symbolised(found: Finding) -> Finding:
     """The finding with symbolised frames (function and line), from the kernel's line outwards.
 
-    Its message ends with the earlier place, if there is one.
+    If there is an earlier place, the message ends with it.
     """
     if not found.frames:
         return found
@@ -126,10 +126,10 @@ def symbolised(found: Finding) -> Finding:
 
 
 def symbolise(frames: Sequence[str]) -> tuple[str, ...]:
-    """Turn `module+0xoffset` into `function at file:line`, with inlined functions, if addr2line finds it.
+    """Turn `module+0xoffset` into `function at file:line`, with inlined functions, if addr2line finds them.
 
-    Builds have no names of inlined functions (`g++ -g1`). addr2line then gives the enclosing function's name; the
-    source gives the correct one.
+    Builds with `g++ -g1` lack the names of inlined functions, and addr2line gives the enclosing function's name
+    instead; the correct one is taken from the source.
     """
     addresses = defaultdict(list)
     for frame in frames:
@@ -140,16 +140,16 @@ def symbolise(frames: Sequence[str]) -> tuple[str, ...]:
     for module, offsets in addresses.items():
         try:
             said = run(["addr2line", "-aCfpie", module, *offsets], timeout=60, failure=None).stdout
-        except (BuildError, TimedOutError):  # no binutils, or addr2line takes too long: keep the raw frame
+        except (BuildError, TimedOutError):  # no binutils, or addr2line is too slow: keep the raw frames
             continue
-        folder = Path(module).parents[1]  # to which the paths in debug information are relative
+        folder = Path(module).parents[1]  # paths in debug information are relative to it
         for offset, lines in parse_addr2line(offsets, said):
             known[f"{module}+{offset}"] = tuple(named_by_source(line, folder) for line in lines)
     return tuple(whole_kernels(line for frame in frames for line in known.get(frame, (frame,))))
 
 
 def named_by_source(frame: str, folder: Path) -> str:
-    """A frame of addr2line with the name of the function that contains its line in `folder`, if that is different."""
+    """A frame of addr2line, renamed after the function that contains its line in the source, if that differs."""
     match = FRAME.match(frame)
     if match is None or match["line"] == "?" or MACHINERY.search(frame):
         return frame
@@ -161,7 +161,7 @@ def named_by_source(frame: str, folder: Path) -> str:
 
 @cache
 def lines_of(path: Path) -> tuple[tuple[int, int, str], ...]:
-    """The first and last line, and the name of each function that a file of CUDA defines; none if it is missing."""
+    """The first line, last line and name of each function that a CUDA file defines; none if the file is missing."""
     if path.suffix not in (".cu", ".cuh") or not path.is_file():
         return ()
     draft = draft_of(tokenize(path.read_text(errors="replace")))
@@ -169,7 +169,7 @@ def lines_of(path: Path) -> tuple[tuple[int, int, str], ...]:
 
 
 def whole_kernels(frames: Iterable[str]) -> Iterator[str]:
-    """The frames with the source's own name for a body, without the frame of the function that only calls it."""
+    """The frames with bodies under their names in the source, and without the functions that only call a body."""
     inner = ""
     for frame in frames:
         function = short_function(frame.partition(" at ")[0]).partition("<")[0]
@@ -179,13 +179,13 @@ def whole_kernels(frames: Iterable[str]) -> Iterator[str]:
 
 
 def kernel_frames(frames: Sequence[str]) -> tuple[str, ...]:
-    """The frames with a place, from the innermost outside the machinery outwards; all frames if there is none."""
+    """The frames from the innermost to the outermost that has a place outside the machinery; all if none has."""
     own = [index for index, frame in enumerate(frames) if " at " in frame and not MACHINERY.search(frame)]
     return tuple(frames[own[0] : own[-1] + 1]) if own else tuple(frames)
 
 
 def parse_addr2line(offsets: Sequence[str], text: str) -> list[tuple[str, tuple[str, ...]]]:
-    """(offset, frames from the innermost outwards) in the output of `addr2line -aCfpi`, without unknown places."""
+    """(offset, frames from the innermost outwards) from the output of `addr2line -aCfpi`, without unknown places."""
     groups: list[list[str]] = []
     for line in text.splitlines():
         if line.startswith("0x"):

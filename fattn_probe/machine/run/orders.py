@@ -1,4 +1,4 @@
-"""Finds state that leaks from op to op: compares cases in one process and on one backend with each case alone."""
+"""Finds state that leaks from op to op: compares each case's output after other cases with its output alone."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,16 +18,16 @@ from fattn_probe.machine.run.session import Session
 KEEP = "--keep"
 ENDED = "the process ended"
 MOST_SHRUNK = 3
-"""The number of cases whose order is shrunk, which takes dozens of processes each."""
+"""The number of cases whose order is shrunk; each takes dozens of processes."""
 Output = str
-"""A digest of a case's dst and launches; without them ENDED and the reason."""
+"""A digest of a case's dst and launches; without an output, ENDED and the reason."""
 
 
 @dataclass(frozen=True)
 class OrderDifference:
     """A case whose output after other cases differs from its output alone.
 
-    `after` are the ops before it in its process; if `shrunk`, the smallest set that is enough.
+    `after` are the cases before it in its process; if `shrunk`, a minimal set that still shows the difference.
     """
 
     case: str
@@ -44,8 +44,8 @@ class OrderDifference:
 class Line:
     """Cases that run one after another on a target, with their case files.
 
-    `reuse`: a simulated GPU gives the tensors of equal ops the same addresses, as a real one does. Without it, no
-    address is used again, so that a use after free is found.
+    With `reuse`, a simulated GPU gives the tensors of equal ops the same addresses, as a real GPU does. Without it, no
+    address is reused, so that a use after free is found.
     """
 
     session: Session
@@ -55,9 +55,9 @@ class Line:
     reuse: bool = False
 
     def outputs(self, names: Sequence[str]) -> Iterator[Output]:
-        """The outputs of these cases in a new process, up to the first case without one.
+        """The outputs of these cases in a new process, up to the first case without an output.
 
-        LostError if the process does not start, or something else kills it, such as the system when memory runs out.
+        LostError if the process does not start, or is killed from outside, as by the system when memory runs out.
         """
         command = self.session.command(self.target, RUNNER)
         env = {**(command.env or {}), **({"FATTN_PROBE_SIM_REUSE": "1"} if self.reuse else {})}
@@ -75,7 +75,7 @@ class Line:
                     return
 
     def last(self, names: Sequence[str]) -> Output:
-        """The output of the last of these cases after the others; empty if one of the others crashes the process."""
+        """The output of the last case, after the others; empty if one of the others crashes the process."""
         found = list(self.outputs(names))
         return found[-1] if len(found) == len(names) else ""
 
@@ -90,7 +90,7 @@ class Line:
             start = place + 1
 
     def shrunk(self, found: OrderDifference, expected: Output) -> OrderDifference:
-        """The difference after the smallest set of ops; unchanged if it cannot be reproduced."""
+        """The difference with a minimal set of cases before it; unchanged if it cannot be reproduced."""
 
         def shows(before: Sequence[str]) -> bool:
             return self.last([*before, found.case]) not in ("", expected)
@@ -99,7 +99,7 @@ class Line:
 
 
 def output_of(outcome: RunOutcome) -> Output:
-    """The digest of a case's results."""
+    """The digest of a run's results, or ENDED and the reason."""
     if not isinstance(outcome, Ran) or outcome.result.dst is None:
         return ended(outcome)
     launches = "".join(f"{launch.spelling} {launch.geometry}" for launch in outcome.launches)
@@ -107,14 +107,14 @@ def output_of(outcome: RunOutcome) -> Output:
 
 
 def ended(outcome: RunOutcome) -> Output:
-    """The stand-in for the output of a case that has none."""
+    """The text that stands in for a missing output."""
     if isinstance(outcome, Ran | Unsupported):
         return f"{ENDED} ({outcome.reason if isinstance(outcome, Unsupported) else 'no output'})"
     return f"{ENDED} ({outcome.symbol + ' is missing' if isinstance(outcome, Missing) else outcome.message})"
 
 
 def fewest(items: Sequence[str], shows: Callable[[Sequence[str]], bool]) -> Sequence[str]:
-    """A subsequence for which `shows` is still true, but not after removing any one of its items (ddmin)."""
+    """A subsequence for which `shows` is true, but no longer after removing any one item (ddmin)."""
     parts = 2
     while len(items) > 1:
         size = -(-len(items) // parts)
@@ -132,7 +132,7 @@ def fewest(items: Sequence[str], shows: Callable[[Sequence[str]], bool]) -> Sequ
 
 
 def alone(session: Session, case: Case, target: Target) -> Output:
-    """The output of a case in a separate process; ENDED if it has none, in which case it is left out of orders."""
+    """The output of a case in a separate process; a case that returns ENDED is left out of orders."""
     with scratch() as folder:
         made = make_case_file(case, folder / "case.gguf")
         return output_of(replace(session).run(case, made, target))  # a session without the shared runner

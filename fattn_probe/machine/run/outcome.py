@@ -1,4 +1,4 @@
-"""The outcome of a run of the runner: its result file, or what its exit code and stderr say."""
+"""The outcome of a run, from the runner's result file, or from its exit code and stderr."""
 
 import json
 import re
@@ -19,10 +19,10 @@ from fattn_probe.llama.launch.record import LaunchRecord
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
-    """One result file.
+    """The contents of a result file.
 
-    `dst` is float32 (n_seq, n_q, n_head, hsv), dst's `ne` reversed, None if nothing ran; `seconds` has one time for
-    each repeat, by `clock`: `gpu` (events around the kernels) or `wall` (around ggml_backend_graph_compute).
+    `dst` is float32 (n_seq, n_q, n_head, hsv), dst's `ne` reversed; None if nothing ran. `seconds` has one time for
+    each repeat, measured by `clock`: `gpu` (events around the kernels) or `wall` (around ggml_backend_graph_compute).
     """
 
     backend: str
@@ -86,14 +86,14 @@ class Ran:
 
 @dataclass(frozen=True)
 class Unsupported:
-    """The backend, or this llama.cpp, does not support the op."""
+    """The backend, in this version of llama.cpp, does not support the op."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Missing:
-    """The program called a function that the build lacks, or failed to load a table of functions."""
+    """The program called a function that the build lacks, or failed to load because of an undefined symbol."""
 
     symbol: str
 
@@ -105,10 +105,10 @@ Index = tuple[int, int, int]
 class Finding:
     """A fault that stopped a run, found by the simulator, a sanitizer or ggml.
 
-    `kind` is the simulator's word (`out-of-bounds`, `race`, ...), the sanitizer's name, `CUDA error` or `abort`.
-    `kernel` is the signature as the compiler writes it, or as in the source (`shortened`); `block` and `thread` are
-    (x, y, z). `frames` start with the innermost, whose place is `file` and `line`; `earlier` are the frames of the
-    other place in a race between kernels, or of lanes at two instructions. Unknown values are empty, None or 0.
+    `kind` is the simulator's term (`out-of-bounds`, `race`, ...), the sanitizer's name, `CUDA error` or `abort`.
+    `kernel` is the signature as the compiler writes it, or a short name after `shortened`; `block` and `thread` are (x,
+    y, z). `frames` begin with the innermost, at `file` and `line`. `earlier` has the frames of the other place, in a
+    race between kernels or if lanes are at two instructions. Unknown values are empty, None or 0.
     """
 
     kind: str
@@ -140,7 +140,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Lost:
-    """No verdict: a time-out, a kill, or an unexplained crash, with the stack if the runner could print it."""
+    """No verdict: the run timed out, was killed or crashed for an unknown reason; with the stack if it is known."""
 
     message: str
     stack: tuple[str, ...] = ()
@@ -151,28 +151,28 @@ Ending = Missing | Finding | Failed | Lost
 
 
 def parse_ending(done: Completed) -> Ending | None:
-    """The ending, from exit code and stderr; None for success. Frames of a fault or a crash are not symbolised.
+    """The ending, from exit code and stderr, with frames not yet symbolised; None for success.
 
-    MachineError if a limit on the address space left the runner without memory.
+    MachineError if the runner ran out of memory because of a limit on the address space.
     """
     if done.code == 0:
         return None
     check_program(done.stderr)
     if done.code in (MISSING_CODE, LINKER_CODE) and (match := MISSING.search(done.stderr)):
-        return Missing(match["symbol"] or match["linker"])  # from its stub, or from the dynamic linker
-    # The runner prints these frames when a signal kills it (native/runner/crash.h).
+        return Missing(match["symbol"] or match["linker"])  # from a stub, or from the dynamic linker
+    # The frames that the runner prints when a signal kills it (native/runner/crash.h).
     crash = tuple(line.removeprefix(FRAME) for line in done.stderr.splitlines() if line.startswith(FRAME))
     lost = Lost(lost_message("the runner", done.code, done.stderr), crash)
     return checker_finding(done) or sanitizer_finding(done) or ggml_failure(done) or lost
 
 
 def missing_kernels(stderr: str) -> list[str]:
-    """The mangled names of the kernels that a program skipped, as its stderr says."""
+    """The mangled names of the kernels that a program skipped, from its stderr."""
     return [match["symbol"] for match in MISSING.finditer(stderr) if match["symbol"]]
 
 
 def checker_finding(done: Completed) -> Finding | None:
-    """The simulator's finding (exit 86)."""
+    """The simulator's finding (exit code 86), or None."""
     if done.code != FAULT_CODE:
         return None
     for line in done.stderr.splitlines():
@@ -185,7 +185,7 @@ def checker_finding(done: Completed) -> Finding | None:
 
 
 def parse_finding(finding: Mapping[str, Any]) -> Finding:
-    """A finding as the simulator prints it (`report` in native/sim/finding.cpp)."""
+    """Parse a finding that the simulator printed (`report` in native/sim/finding.cpp)."""
     kind = str(finding.get("kind", ""))
     message, kernel = str(finding.get("message", kind)), str(finding.get("kernel", ""))
     block, thread = (tuple(finding.get(name) or ()) or None for name in ("block", "thread"))
@@ -194,7 +194,7 @@ def parse_finding(finding: Mapping[str, Any]) -> Finding:
 
 
 def sanitizer_finding(done: Completed) -> Finding | None:
-    """A report of AddressSanitizer or UndefinedBehaviorSanitizer."""
+    """The finding in a report of AddressSanitizer or UndefinedBehaviorSanitizer, or None."""
     if match := ASAN.search(done.stderr):
         frames = re.findall(r"^ +#\d+ 0x[0-9a-f]+ in (.+)$", done.stderr[match.end() :].split("\n\n")[0], re.MULTILINE)
         place = PLACE.search(frames[0]) if frames else None
@@ -207,13 +207,13 @@ def sanitizer_finding(done: Completed) -> Finding | None:
 
 
 def ggml_failure(done: Completed) -> Failed | None:
-    """An abort of ggml (`file:line: GGML_ASSERT(...) failed`, a CUDA error) or a graph that did not compute."""
+    """An abort of ggml (`file:line: GGML_ASSERT(...) failed`, a CUDA error) or a failed graph; None if neither."""
     lines = done.stderr.splitlines()
     if done.code == SIGABRT:
         cuda = cuda_error(lines)
         aborts = [line for line in lines if ABORT.match(line)]
         if cuda or aborts:
-            # The frames below ggml_abort: gdb, which ggml starts, prints them on stdout; backtrace_symbols on stderr.
+            # The callers of ggml_abort, printed by the gdb that ggml starts (stdout), or by backtrace_symbols (stderr).
             text = ANSI.sub("", f"{done.stdout}\n{done.stderr}")
             frames = [line for line in text.splitlines() if STACK.match(line)]
             last = max((i for i, frame in enumerate(frames) if "ggml_abort" in frame), default=-1)
@@ -223,7 +223,7 @@ def ggml_failure(done: Completed) -> Failed | None:
 
 
 def cuda_error(lines: list[str]) -> list[str]:
-    """ggml's message of a CUDA or ROCm error: the error, then indented lines with the place and the call."""
+    """ggml's message for a CUDA or ROCm error: the error, then the place and the call."""
     for i, line in enumerate(lines):
         if DEVICE_ERROR.search(line):
             return [line.strip(), *(more.strip() for more in lines[i + 1 : i + 3] if more.startswith("  "))]
@@ -231,7 +231,7 @@ def cuda_error(lines: list[str]) -> list[str]:
 
 
 def lost_message(program: str, code: int, stderr: str) -> str:
-    """The exit code and the last lines of stderr of a program without a verdict; MachineError as in `parse_ending`."""
+    """A message with a program's exit code and its last lines of stderr; MachineError as in `parse_ending`."""
     check_program(stderr)
     said = [line for line in stderr.splitlines() if line.strip() and not line.startswith(FRAME)][-10:]
     ended = f"ended with {describe_code(code)}" if code >= 0 else f"was {describe_code(code)}"

@@ -1,4 +1,4 @@
-"""The kernels that cases launch on a target, found by dry runs of its build, stored, and built before the cases run."""
+"""Finds the kernels that cases launch on a target, by dry runs whose results are stored, and builds them in advance."""
 
 import functools
 from collections import defaultdict
@@ -37,18 +37,18 @@ DOCUMENT = Document("a list of ops' kernels", dict[str, tuple[str, ...]])
 
 @dataclass(frozen=True)
 class KernelsByOp:
-    """A document with the kernel cases that ops need, by `Op.digest`, for one source on one GPU."""
+    """A cached document with the kernel cases that ops need, by `Op.digest`, for one source on one GPU."""
 
     key: str
 
     @classmethod
     def of(cls, options: RunOptions, target: Target) -> "KernelsByOp":
-        """The document for a source with its patches on a target; the choice depends on these and on the op."""
+        """The document for a source with its patches on a target: with the op, these determine the kernels."""
         return cls(on_target(of_source(options), target).kernels)
 
     @classmethod
     def similar(cls, options: RunOptions, target: Target) -> "KernelsByOp":
-        """The document of the source's last run, with other patches or before an edit: a guess."""
+        """The document of the source's last run, perhaps with other patches or before an edit, for a guess."""
         spelled = replace(of_source(options), tree=options.tree.spec if options.tree else "", patches=())
         return cls(on_target(spelled, target).kernels)
 
@@ -62,24 +62,24 @@ class KernelsByOp:
         return DOCUMENT.remembered(KERNELS, self.key) or {}
 
     def write(self, names: Mapping[str, tuple[str, ...]]) -> None:
-        """Rewrite the document; a read-only cache is not an error."""
+        """Replace the document; a read-only cache is not an error."""
         DOCUMENT.remember(KERNELS, self.key, dict(names))
 
 
 CASES_A_PROCESS = 50
-"""The number of dry runs that justifies another process, which takes half a second to start."""
+"""The number of dry runs that justify another process, which takes half a second to start."""
 Names = dict[str, tuple[str, ...]]
-"""The names of the kernel cases of ops, or other descriptions of their launches, by the ops' digests."""
+"""By the op's digest: the names of its kernel cases, or other descriptions of its launches."""
 Items = Sequence[tuple[str, Case]]
 """Cases with the digests of their ops."""
 Read = Callable[[Tree], Callable[[Done], tuple[str, ...] | None]]
-"""Makes the reader of a tree's dry runs; it returns None for a run that failed."""
+"""Makes a function that describes the launches in a dry run of a tree; it returns None for a failed run."""
 
 
 def required_kernels(session: Session, cases: Sequence[Case], target: Target) -> list[KernelCase]:
     """The kernel cases that a target needs for these cases.
 
-    A case whose dry run fails is left out; its real run shows the error.
+    A case whose dry run fails is left out; its real run will show the error.
     """
     tree = session.options.tree
     if tree is None:
@@ -97,9 +97,9 @@ def required_kernels(session: Session, cases: Sequence[Case], target: Target) ->
 
 
 def likely_kernels(session: Session, cases: Sequence[Case], target: Target) -> list[KernelCase]:
-    """The likely kernel cases without dry runs: those needed before, with other edits or patches of the source.
+    """A guess of the kernel cases, without dry runs: those needed before, with other edits or patches of the source.
 
-    With this guess, the kernels compile at the same time as the host code that dry runs need.
+    So kernels can compile at the same time as the host code that dry runs need.
     """
     tree = session.options.tree
     if tree is None:
@@ -110,13 +110,13 @@ def likely_kernels(session: Session, cases: Sequence[Case], target: Target) -> l
 
 
 def required_sources(cases: Iterable[Case]) -> tuple[str, ...]:
-    """Additional files of the CUDA backend that cases need: conversions to f16, for other types of K and V."""
+    """Additional files of the CUDA backend that cases need: conversions to f16, if K or V has another type."""
     types = {type for case in cases for type in (case.op.type_K, case.op.type_V)}
     return () if types <= {"f16"} else (CONVERSIONS_TO_F16,)
 
 
 def launching_by_size(session: Session, cases: Iterable[Case], target: Target) -> tuple[str, ...]:
-    """The file of a simulated GPU's build that launches all kernels of the cases' head size; none if there are more."""
+    """The file that launches all kernels of the cases' head size on a simulated GPU; none for several head sizes."""
     tree, sizes = session.options.tree, {(str(case.op.sizes.hsk), str(case.op.sizes.hsv)) for case in cases}
     if tree is None or target.engine != "sim" or len(sizes) > 1:
         return ()
@@ -126,7 +126,7 @@ def launching_by_size(session: Session, cases: Iterable[Case], target: Target) -
 def missing_files(
     find: Callable[..., tuple[str, ...]], session: Session, kernels: Iterable[KernelCase], target: Target
 ) -> tuple[str, ...]:
-    """The `launching_files` or `common_files` of some kernels that a simulated GPU's build lacks."""
+    """The `launching_files` or `common_files` of kernels that a simulated GPU's build still lacks."""
     if session.options.tree is None or target.engine != "sim":
         return ()
     made = session.builds.get(f"{target}/{RUNNER}")
@@ -140,7 +140,7 @@ def known_cases(tree: Tree) -> dict[str, KernelCase]:
 
 
 def kernels_of(session: Session, target: Target, ops: Iterable[str], names: Names) -> list[KernelCase]:
-    """The kernels of ops that the tree has, each once; complete cases if kernels are not compiled separately."""
+    """The distinct kernels of ops, if the tree has them; whole cases if kernels are not compiled separately."""
     assert session.options.tree is not None
     known = known_cases(session.options.tree)
     wanted = dict.fromkeys(name for digest in ops for name in names.get(digest, ()))
@@ -149,9 +149,9 @@ def kernels_of(session: Session, target: Target, ops: Iterable[str], names: Name
 
 
 def compiled_names(session: Session, target: Target, names: Names) -> Names:
-    """The kernels of ops under the names that builds use; without those that the tree lacks.
+    """The kernels of ops under the names that builds use; kernels that the tree lacks are left out.
 
-    A dry run names each kernel of a case, of which builds for a GPU or for a debugger have all or none.
+    A dry run names single kernels, but builds for a GPU or a debugger have all kernels of a case or none.
     """
     assert session.options.tree is not None
     known, flavour = known_cases(session.options.tree), session.options.flavour
@@ -170,8 +170,8 @@ def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: 
 
     Kernels missing from the build are skipped, not compiled. An op whose run failed is left out. If kernels are not
     compiled separately, a release build makes the dry runs, so that the actual build has no second host function for a
-    kernel. Ops of several head sizes run twice: first without the files that launch their kernels, to learn which of
-    these they need.
+    kernel. Ops of several head sizes run twice: the first time without the files that launch their kernels, to find out
+    which of these files they need.
     """
     simulation = Simulation(dry=True, skip_kernels=True, threads=1)
     options = replace(session.options, simulation=simulation, repeat=1, warmup=0)
@@ -194,7 +194,7 @@ def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: 
 
 
 def _read_runs(dry: Session, items: Items, target: Target, read: Read) -> Names:
-    """The answers of `read` for dry runs, which run in parallel."""
+    """Make dry runs in parallel; returns the results of `read`."""
     begin = functools.partial(reading, dry.options, dry.builds, picklable(target), read)
     processes = process_count(len(items))
     if processes == 1:
@@ -213,7 +213,7 @@ def _read_runs(dry: Session, items: Items, target: Target, read: Read) -> Names:
 def reading(
     options: RunOptions, builds: Mapping[str, Build], target: Target, read: "Read", tell: Tell
 ) -> Iterator[Callable[[Items], Names]]:
-    """A worker's function, which makes dry runs of some ops; `read` describes their launches."""
+    """Provide a worker's function, which makes dry runs of some ops; `read` describes their launches."""
     session, tree = Session(options, builds=dict(builds)), options.tree
     assert tree is not None
     words_of = read(tree)
@@ -227,12 +227,12 @@ def reading(
 
 
 def process_count(cases: int) -> int:
-    """The number of processes that share dry runs."""
+    """The number of processes for the dry runs of this many cases."""
     return max(1, min(cores(), cases // CASES_A_PROCESS))
 
 
 class KernelReader:
-    """Reads the kernel cases of an op from its dry run."""
+    """Finds an op's kernel cases in its dry run."""
 
     def __init__(self, tree: Tree) -> None:
         self.cases = known_cases(tree)
@@ -240,7 +240,7 @@ class KernelReader:
         self.of_symbol = functools.cache(lambda symbol: case_of(demangle(symbol), self.cases, self.types))
 
     def __call__(self, done: Done) -> tuple[str, ...] | None:
-        """The names of the kernels that were launched, and of the cases that were skipped; None if the run failed."""
+        """The names of the launched kernels and of the skipped kernel cases; None if the run failed."""
         if not isinstance(done.result, Ran | Unsupported):
             return None
         found = self._cases(done.result) if isinstance(done.result, Ran) else ()
@@ -253,7 +253,7 @@ class KernelReader:
 
 
 def device_of(arch: str) -> Device:
-    """The first GPU of the catalogue with an architecture."""
+    """The first GPU in the catalogue with this architecture."""
     for device in load_devices().values():
         if arch_number(device.arch) == arch_number(arch):
             return device
@@ -264,17 +264,17 @@ def device_of(arch: str) -> Device:
 
 
 def kernel_key(launch: LaunchRecord) -> tuple[str, tuple[str, ...]]:
-    """The family and arguments of a launch's kernel case; ("", ()) for a kernel without its own case."""
+    """The family and arguments of a launch's kernel case; ("", ()) for a kernel that belongs to no case."""
     family = BY_KERNEL.get(launch.kernel)
     arguments = family.case_arguments(launch.values) if family else ()
     return (family.case, arguments) if family and arguments else ("", ())
 
 
 def prepare(session: Session, work: Work, program: str = RUNNER) -> None:
-    """Compile the kernels that the cases need and the builds of their targets lack, each build in one go.
+    """Compile the kernels that the cases need and that their targets' builds lack, all at once for each build.
 
-    `program` will run the cases. If the likely kernels are known, they are compiled first, and then those that dry runs
-    add. Otherwise dry runs come first: they need only part of a build, and the rest is compiled together with the
+    `program` will run the cases. If the likely kernels are known, they are compiled first, then those that dry runs
+    add. Otherwise, dry runs come first: they need only part of a build, and the rest is compiled together with the
     kernels. A session with an existing build has nothing to prepare. A kernel that is still missing is compiled when a
     case calls it (`Session.completing`).
     """
@@ -288,7 +288,7 @@ def prepare(session: Session, work: Work, program: str = RUNNER) -> None:
     sources = required_sources(case for _, cases in here for case in cases)
     with threads(1) as beside:
         simulated = any(target.engine == "sim" for target, _ in here)
-        tables = beside.submit(unpacked_tables) if simulated else None  # once, half a second, while the compilers run
+        tables = beside.submit(unpacked_tables) if simulated else None  # once, half a second, during compiles
         for find in (likely_kernels, required_kernels):
             wanted: dict[tuple[str, str], list[KernelCase]] = defaultdict(list)
             for target, cases in here:
@@ -302,7 +302,7 @@ def prepare(session: Session, work: Work, program: str = RUNNER) -> None:
 
 
 def kernels_of_build(request: BuildRequest, cases: Sequence[Case], progress: Report) -> list[KernelCase]:
-    """The kernel cases that these cases launch; without a GPU of the build's architecture, on a simulated one."""
+    """The kernel cases that these cases launch on a GPU of the build's architecture, simulated if there is none."""
     options = RunOptions(request.tree, patches=request.patches, quants=request.quants)
     if request.engine == "sim":
         options = replace(options, flavour=request.flavour, sanitize=request.sanitize)
@@ -313,9 +313,9 @@ def kernels_of_build(request: BuildRequest, cases: Sequence[Case], progress: Rep
 
 
 def dry_launches(session: Session, case: Case, target: Target) -> tuple[LaunchRecord, ...]:
-    """The launches of a case, without running a kernel; none if the dry run fails: the real run shows why.
+    """The launches of a case, without running a kernel; none if the dry run fails, as the real run will show why.
 
-    Kernels that the build lacks are compiled, since their files launch them.
+    Kernels that the build lacks are compiled, because their files also contain the launches.
     """
     simulation = Simulation(dry=True, threads=1)
     dry = replace(session, options=replace(session.options, simulation=simulation, repeat=1, warmup=0))

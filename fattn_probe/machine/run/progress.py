@@ -1,4 +1,4 @@
-"""The progress of a run: its time, the blocks that the simulator has done, an estimate of the rest, and its line."""
+"""The progress of a run: the time so far, the simulator's finished blocks, the estimated time left, and its display."""
 
 import os
 import struct
@@ -19,17 +19,17 @@ from fattn_probe.machine.run.outcome import Ran, RunOutcome
 
 RATES = Kind("rates", "the rate of earlier runs")
 BLOCKS_ENV = "FATTN_PROBE_BLOCKS"
-COUNTS = struct.Struct("=QQ")  # as native/sim/launch.cpp writes them: blocks done, blocks in all
+COUNTS = struct.Struct("=QQ")  # blocks done and total blocks, as native/sim/launch.cpp writes them
 POLL_SECONDS = 1.0
 LEAST_SECONDS = 2.0
-"""Shorter runs do not count for the rate, since they tell little about longer ones."""
+"""Shorter runs do not update the rate, because they say little about longer ones."""
 
 
 @dataclass(frozen=True)
 class RunProgress:
-    """A run in progress: its name, the op's sizes, seconds since its start, and blocks of the launch in progress.
+    """A run in progress: its name, the op's sizes, the seconds since its start, and the current launch's blocks.
 
-    `blocks` is 0 if unknown. `left` is the estimated number of remaining seconds, None if unknown.
+    `blocks` is 0 if unknown. `left` is the estimated time left in seconds, None if unknown.
     """
 
     name: str
@@ -45,7 +45,7 @@ Report = Callable[[RunProgress], None]
 
 
 def rate_of(kind: str) -> float | None:
-    """The rate of the last long run on a kind of target, in flop per second; None if there was none."""
+    """The rate of the last long run on a kind of target, in FLOP/s; None if there was none."""
     try:
         rate = float(read_document(RATES, kind) or 0)
     except ValueError:
@@ -54,7 +54,7 @@ def rate_of(kind: str) -> float | None:
 
 
 class BlockProgress:
-    """The simulator's count of blocks, in a file without a name."""
+    """The simulator's count of finished blocks, in an anonymous file."""
 
     def __init__(self) -> None:
         self.descriptor = os.memfd_create("fattn-probe-blocks")
@@ -65,7 +65,7 @@ class BlockProgress:
         os.ftruncate(self.descriptor, 0)
 
     def read(self) -> tuple[int, int]:
-        """The blocks done and the total of the launch in progress; (0, 0) before the first launch."""
+        """The finished and the total blocks of the current launch; (0, 0) before the first launch."""
         counts = os.pread(self.descriptor, COUNTS.size, 0)
         done, blocks = COUNTS.unpack(counts) if len(counts) == COUNTS.size else (0, 0)
         return done, blocks
@@ -76,7 +76,7 @@ class BlockProgress:
 
 @dataclass
 class LaunchProgress:
-    """The launch in progress: its earliest possible start, and its last known state."""
+    """The current launch: its earliest possible start, and its last known state."""
 
     began: float = 0.0
     seen: float = 0.0
@@ -93,7 +93,7 @@ class LaunchProgress:
 
 @dataclass
 class Watch:
-    """Watches runs, and reports about once a second."""
+    """Watches runs, and reports their progress about once a second."""
 
     report: Report
     blocks: BlockProgress = field(default_factory=BlockProgress)
@@ -104,9 +104,9 @@ class Watch:
         return {BLOCKS_ENV: str(self.blocks.path)}
 
     def run(self, name: str, kind: str, sizes: Sizes, runs: float, execute: Callable[[], RunOutcome]) -> RunOutcome:
-        """Execute an op `runs` times, 0.1 for a tenth of it, and watch it.
+        """Watch a call of `execute`, which executes an op `runs` times (0.1 for a tenth of its work).
 
-        `kind` says what it runs on, for the rate of later runs.
+        `kind` names the kind of target, whose rate is stored for later runs.
         """
         self.blocks.reset()
         rate = rate_of(kind)
@@ -140,13 +140,13 @@ class Watch:
 MINUTE = 60.0
 LONG = 2 * MINUTE
 SURE_AFTER = 5.0
-"""Seconds after which an estimate from the blocks done is good enough for a warning."""
+"""Seconds after which an estimate from finished blocks is good enough for a warning."""
 
 
 def progress_line(notes: Console) -> Report:
-    """A line that is rewritten during a run; one line per minute if stderr is not a terminal.
+    """A `Report` that rewrites one line during a run, or prints a line per minute if stderr is not a terminal.
 
-    A run that is estimated to take more than two minutes is announced once, with a smaller case.
+    If a run will take more than two minutes by its estimate, it says so once, and suggests a smaller case.
     """
     warned: set[str] = set()
     minutes = 0
@@ -173,7 +173,7 @@ def progress_line(notes: Console) -> Report:
 
 
 def line_of(progress: RunProgress) -> Text:
-    """`prefill on sim:h200: 40 of 132 blocks, 1:02, about 2:20 left`."""
+    """The progress as text: `prefill on sim:h200: 40 of 132 blocks, 1:02, about 2:20 left`."""
     parts = [f"{progress.done} of {progress.blocks} blocks"] if progress.blocks else []
     parts.append(clock(progress.seconds))
     parts += [f"about {clock(progress.left)} left"] if progress.left is not None else []
@@ -181,7 +181,7 @@ def line_of(progress: RunProgress) -> Text:
 
 
 def smaller_case(sizes: Sizes) -> str:
-    """The fields that make a case smaller with the same K/V length, and the remaining share of the work."""
+    """The scenario keys for a smaller case with the same K/V length, and its share of the work."""
     if sizes.n_seq > 1:
         return f"`n_seq: 1` (1/{sizes.n_seq} of the work)"
     if sizes.n_head_kv > 1:

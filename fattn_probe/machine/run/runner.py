@@ -1,6 +1,6 @@
-"""The native runner: a process for each case, one process for case after case, or a child of one process for each run.
+"""The native runner: one process per case, one process for many cases, or one that forks a child for each run.
 
-Each way takes the files of a run, and returns its outcome.
+All of these take the files of a run and return its outcome.
 """
 
 import contextlib
@@ -33,23 +33,23 @@ from fattn_probe.machine.run.outcome import (
 LAUNCHES_ENV = "FATTN_PROBE_LAUNCHES"
 READY, DONE, ENDED = "fattn-runner: ready", "fattn-runner: done", "fattn-runner: ended "
 KILLED = (-signal.SIGKILL, -signal.SIGTERM)
-"""Exit codes of a process that something else killed, such as the system when memory runs out."""
+"""Exit codes of a process that was killed from outside, as by the system when memory runs out."""
 SIGPROF = -27
 NO_GDB = {"DEBUGINFOD_URLS": ""}
-"""When ggml aborts, it starts gdb, which would look for debug information on the network."""
+"""When ggml aborts, it starts gdb, which must not look for debug information on the network."""
 NO_BACKTRACE = {"GGML_NO_BACKTRACE": "1"}
-"""For several cases in a process: gdb would print to stdout, which has the answers, and take a second."""
+"""For many cases in a process: gdb would print to stdout, which is for answers, and take a second."""
 NO_LEAKS = {"LSAN_OPTIONS": "detect_leaks=0"}
-"""No search for leaks: a child inherits objects that its parent still has."""
+"""Turns off the search for leaks: a child inherits objects that its parent still owns."""
 GRACE = 30.0
-"""If a child exceeds the limit of CPU time by this many seconds, it waits for something that never happens."""
+"""Seconds beyond the limit on CPU time after which a child is assumed to hang."""
 
 
 class RunnerEndedError(LostError):
-    """The runner ended or timed out; the next case needs a new one.
+    """The runner ended or timed out; the next case needs a new runner.
 
-    `ending` is the outcome of the case in progress: a crash or a hang is a failure, because earlier cases may have
-    caused it. It is Lost if something else killed the runner, and None if no case was in progress.
+    `ending` is the outcome of the case in progress. A crash or a hang counts as a failure, because earlier cases may
+    have caused it. It is Lost if the runner was killed from outside, and None if no case was in progress.
     """
 
     def __init__(self, said: str, ending: Ending | None = None) -> None:
@@ -59,7 +59,7 @@ class RunnerEndedError(LostError):
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The files of a run: the case, the result, and the part to run, if not all (`write_part`)."""
+    """The files of a run: the case, the result, and optionally the part to run (`write_part`)."""
 
     case: Path
     out: Path
@@ -68,10 +68,10 @@ class RunFiles:
 
 @dataclass(frozen=True)
 class Command:
-    """A runner with its arguments, and the time limit of a case in seconds.
+    """A runner with its arguments, and the time limit per case in seconds.
 
     `types` and `names` are for `parse_launches`. The `build` is locked while the runner loads, so that no other process
-    links.
+    links it.
     """
 
     program: Path
@@ -84,14 +84,14 @@ class Command:
 
     @contextlib.contextmanager
     def no_builders(self) -> Iterator[None]:
-        """Prevent other processes from replacing the build's libraries; they may still compile."""
+        """Prevent other processes from replacing the build's libraries; compiling is still allowed."""
         with replacing_lock(self.build.folder) if self.build and self.build.request else contextlib.nullcontext():
             yield
 
     def run(self, files: RunFiles) -> RunOutcome:
-        """Run one case in a separate process. BuildError if the runner cannot be started.
+        """Run one case in a separate process; BuildError if the runner cannot be started.
 
-        Launch records go to the result file's name with `.launches`.
+        Launch records go to a file named after the result file, with `.launches` appended.
         """
         with self.no_builders():
             pass
@@ -129,7 +129,7 @@ class Command:
 
 @dataclass(frozen=True)
 class BatchRunner:
-    """A running `fattn-runner --batch`, which has set up its GPU; `launches` has the records of the last case."""
+    """A running `fattn-runner --batch`, which has set up its GPU; `launches` is the file of the last case's records."""
 
     command: Command
     running: Dialogue
@@ -138,8 +138,8 @@ class BatchRunner:
     def run(self, files: RunFiles) -> RunOutcome:
         """Run one case.
 
-        RunnerEndedError if the process exits or times out. That is not a verdict on the case, because an earlier case
-        may be the reason. A missing function is an outcome, though.
+        RunnerEndedError if the process exits or times out, which is not a verdict on the case, because an earlier case
+        may be the reason. A missing function, however, is an outcome.
         """
         start, alive = time.monotonic(), self.running.alive
         self.forget()
@@ -151,24 +151,24 @@ class BatchRunner:
                 return ending
             raise RunnerEndedError(str(error), ending if alive else None) from error
         done = Completed((), 0, "", self.said, time.monotonic() - start)
-        launches = enumerate(self.command.launches(self.launches))  # as in a separate process
+        launches = enumerate(self.command.launches(self.launches))  # numbered as in a separate process
         return outcome_of(done, files.out, tuple(replace(launch, order=order) for order, launch in launches))
 
     @property
     def said(self) -> str:
-        """The stderr since the case began."""
+        """The runner's stderr since the case began."""
         return self.running.said.read_text(errors="replace")
 
     def forget(self) -> None:
-        """Forget the last case: the runner appends to its files."""
+        """Empty the files of the last case, because the runner appends to them."""
         for file in (self.running.said, self.launches):
             os.truncate(file, 0)
 
     def expect(self, answer: str, line: str = "") -> None:
-        """Wait for a line of the runner's output, after sending it a `line`; RunnerEndedError for a different one."""
+        """Send a `line`, unless it is empty, and wait for this answer; RunnerEndedError for a different one."""
         found = self.ask(line, self.command.timeout)
         if found != answer:
-            kill_group(self.running.process)  # its next line would belong to another case
+            kill_group(self.running.process)  # its next line would belong to a different case
             said = f"the runner ended, or said {found!r}"
             raise RunnerEndedError(said, Failed(f"the runner said {found!r}", ()) if found else None)
 
@@ -191,14 +191,14 @@ class BatchRunner:
 
 
 class SharedRunner(contextlib.ExitStack):
-    """The runner of the last command, reused while the command stays the same; `last` is the case that it ran last."""
+    """A runner that is reused as long as the command stays the same; `last` is the case that it ran last."""
 
     command: Command | None = None
     batch: BatchRunner | None = None
     last: str = ""
 
     def runner(self, command: Command) -> BatchRunner:
-        """The runner of a command; RunnerEndedError if it cannot be started."""
+        """The runner for a command; RunnerEndedError if it cannot be started."""
         if self.batch is None or not self.batch.running.alive or self.command != command:
             self.close()
             self.command, self.batch, self.last = command, None, ""
@@ -206,7 +206,7 @@ class SharedRunner(contextlib.ExitStack):
         return self.batch
 
     def run(self, command: Command, files: RunFiles, name: str) -> RunOutcome:
-        """Run a case, which has a `name`; a case that crashes the runner runs again in a separate process."""
+        """Run the case called `name`; if it crashes the runner, run it again in a separate process."""
         last = ""
         try:
             runner = self.runner(command)
@@ -219,8 +219,7 @@ class SharedRunner(contextlib.ExitStack):
 def beside_others(alone: RunOutcome, ended: RunnerEndedError, last: str) -> RunOutcome:
     """The outcome of a case that crashed the shared runner: its outcome `alone`, unless it passes alone.
 
-    If it passes alone, that is a failure: the `last` case has changed the runner's state, or the case does not always
-    pass.
+    If it passes alone, that is a failure: the `last` case has changed the runner's state, or the case is flaky.
     """
     if ended.ending is None or isinstance(ended.ending, Missing) or not isinstance(alone, Ran | Unsupported):
         return alone
@@ -240,14 +239,14 @@ class Child:
 
     @property
     def output(self) -> tuple[bytes, str]:
-        """The bytes of dst and the text of the launch records, for comparing runs; empty without an output."""
+        """The bytes of dst and the text of the launch records, to compare runs; empty if there is no output."""
         if self.code != 0:
             return b"", ""
         dst = read_result(self.out).dst
         return b"" if dst is None else dst.tobytes(), self.launched.read_text()
 
     def outcome(self, types: Types | None, names: Names | None) -> RunOutcome:
-        """The outcome of the run. Frames of a fault are not symbolised."""
+        """The outcome of the run; a fault's frames are not symbolised."""
         if self.code == SIGPROF:
             return Lost(f"timed out after {self.seconds:.1f} s of processor time")
         done = Completed((), self.code, "", self.said.read_text(errors="replace"), self.seconds)
@@ -256,20 +255,20 @@ class Child:
 
 @dataclass(frozen=True)
 class ForkedRunner:
-    """A running `fattn-runner --fork`: a fault stops only a child, without a new set-up. `folder` has the results."""
+    """A running `fattn-runner --fork`: a fault stops only a child, not the runner; results go to `folder`."""
 
     batch: BatchRunner
     folder: Path
 
     @property
     def alive(self) -> bool:
-        """Whether it still accepts runs."""
+        """Whether the runner still accepts runs."""
         return self.batch.running.alive
 
     def run(self, case: Path, part: Path | None = None, mutant: int = 0, limit: float = 0.0) -> Child:
-        """Run a case file, or a part of it, with a mutant switched on and at most `limit` seconds of CPU time.
+        """Run a case file, or a part of it, with a mutant switched on, and at most `limit` seconds of CPU time.
 
-        LostError if the runner itself exits, or if the child waits for something that never happens.
+        LostError if the runner itself exits, or if the child hangs.
         """
         out = self.folder / "out.gguf"
         out.unlink(missing_ok=True)
@@ -286,7 +285,7 @@ class ForkedRunner:
 def forked_runner(
     runner: Path, args: Sequence[str], *, env: Mapping[str, str], folder: Path, timeout: float
 ) -> Iterator[ForkedRunner]:
-    """Start a runner that forks, and stop it and its child processes at the end."""
+    """Start a runner that forks a child for each run, and stop it and its children at the end."""
     with Command(runner, ("--fork", *args), {**env, **NO_LEAKS}, timeout).started() as batch:
         yield ForkedRunner(batch, folder)
 
@@ -302,11 +301,11 @@ def ending_of(done: Completed) -> Ending | None:
 
 
 def outcome_of(done: Completed, out_file: Path, launches: tuple[LaunchRecord, ...]) -> RunOutcome:
-    """The outcome in the result file of a runner that exited with 0."""
+    """The outcome of a runner that exited with 0, from its result file."""
     result = read_result(out_file)
     return Unsupported(result.unsupported) if result.unsupported else Ran(result, launches, done.stderr, done.seconds)
 
 
 def read_launches(path: Path, *, types: Types | None = None, names: Names | None = None) -> tuple[LaunchRecord, ...]:
-    """The launches of the first run; none if the backend launches no kernels (the CPU backend)."""
+    """The launches of the first run; none for the CPU backend, which launches no kernels."""
     return parse_launches(path.read_text(), types=types, names=names) if path.exists() else ()

@@ -1,4 +1,4 @@
-"""Run a case on a target: make the build, and compile each kernel that turns out to be missing; its fingerprint."""
+"""Runs cases on targets: makes the build, compiles each kernel that turns out to be missing, runs, fingerprints."""
 
 import contextlib
 import dataclasses
@@ -45,7 +45,7 @@ def has_gpu() -> bool:
 
 @lru_cache
 def gpu_arch(index: int) -> str:
-    """nvcc's number for a GPU of this machine: "90" for an H200."""
+    """nvcc's architecture number for a GPU of this machine: "90" for an H200."""
     try:
         done = run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader", "-i", str(index)], failure=None)
     except BuildError as error:
@@ -63,14 +63,14 @@ def gpu_name(index: int) -> str:
     return run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "-i", str(index)]).stdout.strip()
 
 
-DEFAULT_ARCH = "90"  # the architecture of the simulator build whose ggml the `cpu` target uses
+DEFAULT_ARCH = "90"  # the `cpu` target uses the ggml of a simulator build for this architecture
 MOST_RETRIES = 30  # kernels of one case, more than any op launches
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The options of a session; `build` is an existing build, which is used unchanged."""
+    """The options of a session; `build` is an existing build, to be used unchanged."""
 
     tree: Tree | None
     flavour: Flavour = "release"
@@ -87,7 +87,7 @@ class RunOptions:
 
 
 def arch_of(target: Target) -> str:
-    """The architecture of a target's build: nvcc's number, or AMD's name."""
+    """The architecture of a target's build: nvcc's number, or an AMD name."""
     if target.device is not None:
         return target.device.arch
     return gpu_arch(target.gpu) if target.engine == "cuda" else DEFAULT_ARCH
@@ -105,7 +105,7 @@ class Session:
 
     @contextlib.contextmanager
     def persistent_runner(self) -> Iterator[None]:
-        """Reuse one runner for all cases of a target; a case that crashes it runs again in its own runner."""
+        """Reuse one runner for all cases on a target; a case that crashes it runs again in a runner of its own."""
         with SharedRunner() as shared:
             self.shared = shared
             try:
@@ -114,13 +114,13 @@ class Session:
                 self.shared = None
 
     def reordered(self, number: int) -> "Session":
-        """This session with a different order of warps on simulators, as a GPU has in each run."""
+        """This session with a different order of warps on simulators, since on a GPU the order varies with each run."""
         simulation = self.options.simulation
         other = dataclasses.replace(simulation, schedule=simulation.schedule + number)
         return dataclasses.replace(self, options=dataclasses.replace(self.options, simulation=other))
 
     def build_for(self, target: Target, program: str | None = None) -> Build:
-        """The build with a target's programs; made if it does not exist."""
+        """The build for a target, with `program`; made if it does not exist."""
         if (made := self.options.build) is not None:
             has, arch = made.manifest.fingerprint, arch_of(target) if target.device is not None else ""
             if target.engine != "cpu" and (has.engine != target.engine or arch not in ("", has.arch)):
@@ -135,7 +135,7 @@ class Session:
         return self.builds[key]
 
     def request_for(self, target: Target) -> BuildRequest:
-        """The request for the build of a target; InputError if there is no source."""
+        """The request for a target's build; InputError if there is no source."""
         options = self.options
         if options.tree is None:
             raise InputError("a source is needed to build from")
@@ -150,13 +150,13 @@ class Session:
         )
 
     def manifest_for(self, target: Target) -> Manifest:
-        """The manifest of a target's build, without contents if there is no build yet; compiles nothing."""
+        """The manifest of a target's build, with empty contents if there is no build yet; compiles nothing."""
         if self.options.build is not None:
             return self.options.build.manifest
         request = self.request_for(target)
         try:
             compilers = find_toolchain(request.engine).versions
-        except BuildError:  # a finished build from a different machine's compiler
+        except BuildError:  # perhaps there is a finished build by another machine's compiler
             return self.build_for(target).manifest
         return new_manifest(request, key_of(request, compilers), Contents())
 
@@ -170,7 +170,7 @@ class Session:
         *,
         jobs: int | JobSlots | None = None,
     ) -> None:
-        """Compile the kernels and other files that the build of a target lacks, all at once, `jobs` in parallel."""
+        """Compile all kernels and other files that a target's build lacks, at most `jobs` in parallel."""
         made = ensure(
             self.request_for(target),
             kernels,
@@ -184,17 +184,17 @@ class Session:
         self.builds[f"{target}/{program}"] = made
 
     def complete(self, target: Target, symbol: str, program: str) -> Build:
-        """The build of a target after compiling a missing symbol into it."""
-        from fattn_probe.llama.build.make import add_missing  # imports that only compiling needs
+        """A target's build, after compiling a missing symbol into it."""
+        from fattn_probe.llama.build.make import add_missing  # its imports are only needed to compile
 
         build = add_missing(self.build_for(target, program), symbol, progress=self.progress)
         self.builds[f"{target}/{program}"] = build
         return build
 
     def completing(self, name: str, target: Target, program: str, attempt: Callable[[Build], Result]) -> Result:
-        """The first result of an attempt that is not Missing; each missing kernel is compiled in for the next attempt.
+        """The first result of `attempt` that is not Missing; each missing kernel is compiled before the next attempt.
 
-        `name` is the name of the case in the BuildError after too many attempts.
+        After too many attempts, BuildError names the case, `name`.
         """
         build, symbol = self.build_for(target, program), ""
         for _ in range(MOST_RETRIES):
@@ -206,7 +206,7 @@ class Session:
         raise BuildError(f"{name}: after {MOST_RETRIES} kernels the build still misses {symbol}")
 
     def env(self, target: Target, program: str | None = None) -> dict[str, str]:
-        """The environment of a program on a target."""
+        """The environment variables for a program on a target."""
         build = self.build_for(target, program)
         env = build.env() | target.env
         if target.engine == "sim" and target.device is not None:
@@ -247,7 +247,7 @@ class Session:
             return self.completing(case.name, target, program, attempt)
 
     def command(self, target: Target, program: str) -> Command:
-        """A runner of this session's build with its arguments."""
+        """The runner of this session's build, with its arguments."""
         options, build, (types, names) = self.options, self.build_for(target, program), self.kernel_words
         words = ["--backend", target.backend, "--repeat", str(options.repeat), "--warmup", str(options.warmup)]
         words += ["--dry"] * options.simulation.dry
@@ -266,7 +266,7 @@ class Session:
     def capture(
         self, case: Case, inputs: Mapping[str, Bytes], target: Target, part: Part | None = None
     ) -> Capture | RunOutcome:
-        """Run one case, or a part of it; the capture if it completed, otherwise the outcome."""
+        """Run one case, or a part of it; returns the capture if it completed, otherwise the outcome."""
         outcome = self.run(case, inputs, target, part)
         return (
             capture_of(case, inputs, outcome, self.provenance(target, case.seed))
@@ -275,7 +275,7 @@ class Session:
         )
 
     def provenance(self, target: Target, seed: int, program: str | None = None) -> dict[str, str]:
-        """The provenance of a program's results on a target, with data from a seed."""
+        """The provenance of a program's results on a target, for data generated from `seed`."""
         manifest = self.build_for(target, program).manifest
         built = manifest.fingerprint
         found = {
@@ -294,7 +294,7 @@ class Session:
 
 
 def of_source(options: RunOptions) -> Fingerprint:
-    """The source, its patches and build options; needs no build and no GPU."""
+    """The fingerprint of the source, its patches and the build options; needs neither a build nor a GPU."""
     return Fingerprint(
         tree=options.tree.digest if options.tree else "",
         patches=named(options.patches),
@@ -306,7 +306,7 @@ def of_source(options: RunOptions) -> Fingerprint:
 
 
 def on_target(found: Fingerprint, target: Target) -> Fingerprint:
-    """A fingerprint with the device of a target."""
+    """A fingerprint with the target's device added."""
     device: tuple[tuple[str, int | str], ...] = ()
     if target.device is not None:
         device = (("id", target.device.id), ("name", target.device.name), *target.device.properties().items())
@@ -316,7 +316,7 @@ def on_target(found: Fingerprint, target: Target) -> Fingerprint:
 
 
 def fingerprint_of(session: Session, target: Target) -> Fingerprint:
-    """The fingerprint of a session on a target: its build, made or not, its device, and fattn-probe."""
+    """The fingerprint of a session on a target: the build (which need not exist yet), the device, and fattn-probe."""
     built = session.manifest_for(target).fingerprint
     found = replace(built, engine=target.engine, version=version("fattn-probe"), own=package_stamp())
     real = target.engine == "cuda"

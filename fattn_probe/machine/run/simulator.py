@@ -1,4 +1,4 @@
-"""The environment of a simulator build: device, tables, kernels' resources, schedule."""
+"""The environment variables for simulator builds: device, tables, kernels' resources, schedule."""
 
 import functools
 import gzip
@@ -22,22 +22,22 @@ TABLES = Kind("tables", "the folder of tables")
 RESOURCES = Kind("resources", "the file of kernels' resources")
 FIGURES = "figures"
 TABLE_FORMAT = b"corrections in two bits, bounds of ex2"
-"""Part of the name of the unpacked tables' folder: change it when `unpack` changes."""
+"""Part of the key of the folder of unpacked tables: change it when `unpack` changes."""
 FRACTIONS = 1 << 23
-"""Entries of the tables of ex2 and rcp: one for each significand."""
+"""Entries in the tables of ex2 and rcp: one for each significand."""
 RANGE = FRACTIONS // 1024
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """How the simulator runs kernels.
+    """Options for how the simulator runs kernels.
 
-    `schedule` is the seed of an adversarial order of warps, 0 the fixed order; `threads` is the number of host threads,
-    None for all cores; `dry` records launches without running kernels. With `skip_kernels`, a missing kernel is named
-    on stderr and skipped, instead of stopping the run. `counters` is the folder for the counters of a coverage build
-    (flavour `coverage`). `reached` is the file for the numbers of the faults that a run reaches, in a build that has
-    some behind switches (`lab/detect/schema.py`). `counts` is the file to which a build with counters (flavour `count`)
-    appends the counts of each launch.
+    `schedule` is the seed of an adversarial order of warps; 0 means the fixed order. `threads` is the number of host
+    threads, None for all cores. `dry` records launches without running kernels. With `skip_kernels`, a missing kernel
+    is named on stderr and skipped, instead of stopping the run. `counters` is the folder for the counters of a build of
+    flavour `coverage`. `reached` is the file for the numbers of the faults that a run reaches, in a build with faults
+    behind switches (`lab/detect/schema.py`). `counts` is the file to which a build of flavour `count` appends the
+    counts of each launch.
     """
 
     schedule: int = 0
@@ -49,7 +49,7 @@ class Simulation:
     counts: Path | None = None
 
     def env(self, device: Device, build_number: str, *, released: bool = False) -> dict[str, str]:
-        """The environment for a program of a simulator build; `released`: from an unchanged llama.cpp release."""
+        """Environment variables for a program of a simulator build; `released`: from an unchanged llama.cpp release."""
         env = {
             "FATTN_PROBE_DEVICE": device.spec(),
             "FATTN_PROBE_RESOURCES": str(_resources_in(cache_dir(), device.arch, build_number, released)),
@@ -69,7 +69,7 @@ class Simulation:
 
     @property
     def dry_env(self) -> dict[str, str]:
-        """The variables that a program on a real GPU reads too."""
+        """The variables that programs on a real GPU read too."""
         return {
             **({"FATTN_PROBE_DRY": "1"} if self.dry else {}),
             **({"FATTN_PROBE_SKIP_KERNELS": "1"} if self.skip_kernels else {}),
@@ -77,7 +77,7 @@ class Simulation:
 
 
 def unpacked_tables() -> Path:
-    """The folder of the special functions' tables, unpacked once into the cache; kernels map them into memory."""
+    """The folder with the special functions' tables, unpacked to the cache once; kernels map them into memory."""
     return _tables_in(cache_dir())
 
 
@@ -98,33 +98,33 @@ def _tables_in(_cache: Path) -> Path:
 
 
 def pack_corrections(corrections: I8) -> bytes:
-    """Pack corrections of -1, 0 and 1, plus one, into two bits each, the first lowest: a quarter of the memory."""
+    """Pack corrections (-1, 0 or 1, stored plus 1) into two bits each, lowest bits first: a quarter of the memory."""
     fields = (corrections + 1).astype(np.uint8).reshape(-1, 4)
     packed: Bytes = np.bitwise_or.reduce(fields << np.arange(0, 8, 2, dtype=np.uint8), axis=1)
     return packed.tobytes()
 
 
 def ex2_bounds(corrections: I8) -> F32:
-    """The hardware's addition to 2^f before truncating, (middle, margin) for each of 1024 ranges of f and the end.
+    """The amount that the hardware adds to 2^f before truncating: (middle, margin) for 1024 ranges of f and the end.
 
-    `corrections` is ex2's table. In units of 2^-23, ex2(f) is floor(2^f + middle), unless that sum is within the margin
-    of an integer. Range i is the 8192 f around i / 1024.
+    `corrections` is the table of ex2. In units of 2^-23, ex2(f) is floor(2^f + middle), unless that sum is within the
+    margin of an integer. Range i has the 8192 values of f around i / 1024.
     """
     f = np.arange(FRACTIONS) / FRACTIONS
     power = np.exp2(f) * FRACTIONS
-    least = np.rint(power) + corrections - power  # the smallest possible amount; the largest is one more
+    least = np.rint(power) + corrections - power  # the smallest possible amount; the largest is 1 more
     low = np.concatenate([np.full(RANGE // 2, -np.inf), least, np.full(RANGE // 2, -np.inf)])
     high = np.concatenate([np.full(RANGE // 2, np.inf), least + 1, np.full(RANGE // 2, np.inf)])
     low, high = low.reshape(-1, RANGE).max(axis=1), high.reshape(-1, RANGE).min(axis=1)
-    margin = np.maximum((low - high) / 2, 0) + 1e-5  # float32 rounding of both, and of the power
+    margin = np.maximum((low - high) / 2, 0) + 1e-5  # 1e-5 covers the float32 rounding of both and of the power
     return np.stack([(low + high) / 2, margin], axis=1).astype(np.float32)
 
 
 @functools.cache
 def _resources_in(_cache: Path, arch: str, build_number: str, released: bool) -> Path:
-    """A file with a line `registers shared local kernel value value ...` for each kernel with known figures.
+    """The path of a file with a line `registers shared local kernel value value ...` per kernel with known figures.
 
-    The kernels follow a line with their origin, `0 0 0 # measured b7551`.
+    Kernels follow a line with their origin, `0 0 0 # measured b7551`.
     """
     text = "".join(resource_lines(figures_of(arch, build_number, released=released)))
 
@@ -135,7 +135,7 @@ def _resources_in(_cache: Path, arch: str, build_number: str, released: bool) ->
 
 
 def resource_lines(figures: Mapping[str, Figures]) -> Iterator[str]:
-    """The lines of the file that native/sim/device.cpp reads."""
+    """The lines of the file, which native/sim/device.cpp reads."""
     by_origin = sorted(figures.items(), key=lambda item: (str(item[1].origin), item[0]))
     for origin, kernels in itertools.groupby(by_origin, key=lambda item: item[1].origin):
         yield f"0 0 0 # {origin}\n"

@@ -12,8 +12,7 @@ bool is_within(Span side, bool of_device) {
     }
     const char *const start = static_cast<const char *>(side.start);
     if (const Allocation *allocation = find_allocation(start)) {
-        return allocation->live && start >= allocation->start &&
-               side.bytes <= static_cast<size_t>(allocation->start + allocation->bytes - start);
+        return allocation->has(start, side.bytes);
     }
     if (const char *end = end_of_pinned(start)) {
         return side.bytes <= static_cast<size_t>(end - start);

@@ -89,13 +89,10 @@ bool is_shared(uintptr_t address) {
 // The live allocation that holds an address; nullptr for constants of a module and the simulator's own variables.
 const Allocation *allocation_of(uintptr_t address) {
     static SIMT_THREAD_LOCAL const Allocation *last = nullptr;
-    const auto holds = [address](const Allocation *allocation) {
-        const auto start = reinterpret_cast<uintptr_t>(allocation->start);
-        return allocation->live && address >= start && address < start + allocation->bytes;
-    };
-    if (last == nullptr || !holds(last)) {
-        const Allocation *found = find_allocation(reinterpret_cast<const void *>(address));
-        if (found == nullptr || !holds(found)) {
+    const void *const byte = reinterpret_cast<const void *>(address);
+    if (last == nullptr || !last->has(byte, 1)) {
+        const Allocation *found = find_allocation(byte);
+        if (found == nullptr || !found->has(byte, 1)) {
             return nullptr;
         }
         last = found;

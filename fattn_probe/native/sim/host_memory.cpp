@@ -225,9 +225,7 @@ void make_managed(void *start) {
 
 bool is_managed(const void *start, size_t bytes) {
     const Allocation *const allocation = find_allocation(start);
-    return allocation != nullptr && allocation->live && allocation->managed && bytes != 0 &&
-           start >= allocation->start &&
-           bytes <= static_cast<size_t>(allocation->start + allocation->bytes - static_cast<const char *>(start));
+    return allocation != nullptr && allocation->managed && bytes != 0 && allocation->has(start, bytes);
 }
 
 void pin(void *pointer, size_t bytes) {

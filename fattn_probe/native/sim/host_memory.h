@@ -35,6 +35,12 @@ struct Allocation {
     bool managed = false;  // of cudaMallocManaged
     size_t number = 0;     // in order of allocation
     std::string name = {}; // of the tensor in it, if the program has set it
+
+    // Whether it is live and has all of these bytes.
+    bool has(const void *address, size_t size) const {
+        const size_t offset = static_cast<const char *>(address) - start; // huge if the address is before it
+        return live && offset <= bytes && size <= bytes - offset;
+    }
 };
 
 // The allocation whose reserved range contains an address; nullptr if none.

@@ -28,8 +28,7 @@ from fattn_probe.verdict.truth.reference.adapter import stored_rows
 from fattn_probe.verdict.truth.rounding_model.tile import scanned_ends
 
 CATALOGUE = "known-defects.yaml"
-PAGE = "docs/findings.md"
-UPSTREAMS = f"a known defect of llama.cpp ({PAGE})"
+UPSTREAMS = "a known defect of llama.cpp"
 UNKNOWN_RELEASE = "the code has it, but not every release does, and the release that this source is from is not known"
 UNPROBED = "to know whether the code that ran has it, fattn-probe needs"
 
@@ -257,10 +256,11 @@ def known_defect(failure: Failure, origin: SourceOrigin) -> Known:
 def by_defect(known: Iterable[str]) -> list[str]:
     """One sentence for each known defect, from the ids of cases' defects (empty: none).
 
-    `46 fail by volta-columns, a known defect of llama.cpp (docs/findings.md)`
+    `46 fail by volta-columns, a known defect of llama.cpp: on Volta the dispatch chooses an mma kernel of ...`
     """
+    about = {id: f": {defect.about}" for id, defect in defects().items()}
     return [
-        f"{number} fail{'s' * (number == 1)} by {id}, {UPSTREAMS}"
+        f"{number} fail{'s' * (number == 1)} by {id}, {UPSTREAMS}{about.get(id, '')}"
         for id, number in Counter(filter(None, known)).items()
     ]
 

@@ -105,9 +105,9 @@ def test_what_no_distribution_can_say_is_said():
     mask = inputs["mask"].view(np.float16).reshape(16, 256)
     mask[3, 50] = -np.inf
     said = "; ".join(from_capture(case.op, inputs, "like").missing)
-    assert "K's heads: the largest is" in said
+    assert "K's heads: the widest is" in said
     assert "the means of K's channels" in said
-    assert "the mask: 99.98 % of the entries of `causal` are the recorded ones" in said
+    assert "the mask: 99.98 % of the entries of `causal` equal the recorded ones" in said
 
 
 def test_outliers_have_the_kurtosis_and_the_tails_and_few_elements_make_none():
@@ -159,8 +159,8 @@ def test_every_plane_of_a_mask_by_head_counts_and_one_that_differs_is_not_copied
     planes[1, :, 128:] = -np.inf
     op, inputs = by_head(case, planes)
     missing = from_capture(op, inputs, "like").missing
-    assert "the mask: it differs by head, and a scenario's mask is the same for all heads" in missing
-    assert "the mask: 75 % of the entries of `masked_tiles` are the recorded ones" in missing
+    assert "the mask: it differs between heads, and a scenario's mask is the same for all heads" in missing
+    assert "the mask: 75 % of the entries of `masked_tiles` equal the recorded ones" in missing
     op, inputs = by_head(case, np.zeros((2, 4, 256)))
     alike = [said for said in from_capture(op, inputs, "like").missing if "mask" in said]
     assert alike == ["the layout of the mask: its shape, its strides or its offset"]

@@ -37,7 +37,7 @@ def test_a_recorded_case_is_the_case_that_was_written_and_is_judged_whole(drawn,
     for name, memory in make_inputs(drawn).items():
         np.testing.assert_array_equal(make_inputs(case)[name], memory)
         np.testing.assert_array_equal(root_bytes(case, name), memory)
-    with pytest.raises(InputError, match=r"layer-03\.gguf: a recorded case has its inputs"):
+    with pytest.raises(InputError, match=r"layer-03\.gguf: a recorded case contains its inputs"):
         _ = case.recipe
     assert not Checks().samples(case) and not Checks(sample=3).may_take_part(case)
 

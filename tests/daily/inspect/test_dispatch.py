@@ -128,8 +128,9 @@ def test_the_path_shows_which_conditions_held_and_values_which_part_failed(dispa
 def test_the_statement_of_a_switch_is_named_once(dispatch):
     """Host code that g++ 13 makes for nvcc jumps without a second visit of the line (an H200's host, 2026-11-28)."""
     stops = [*path("if (mask &&", "return BEST_KERNEL_T"), at(ENTRY, "ggml_cuda_flash_attn_ext_tile(ctx, dst)")]
-    (found,) = [one for one in decided(dispatch, stops, VALUES) if one.function == ENTRY and one.held]
+    *before, found = (one for one in decided(dispatch, stops, VALUES) if one.held)
     assert found.condition == "switch (get_best_kernel(ctx, dst)) case BEST_KERNEL_TILE"
+    assert before and {one.function for one in before} == {BEST}, "the function that the switch calls decides first"
 
 
 def test_lines_of_one_condition_in_any_order(dispatch):

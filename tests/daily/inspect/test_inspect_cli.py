@@ -25,7 +25,6 @@ pytestmark = [pytest.mark.build, pytest.mark.gdb, pytest.mark.network]
 GQA = Path(__file__).parents[3] / "scenarios/gqa.yaml"
 SINKS = GQA.with_name("sinks.yaml")
 FAULTS = Path(__file__).parents[3] / "patches/faults"
-FEW_SMS = GQA.parents[1] / "suites/devices/few-sms.yaml"
 STRIDE = """version: 1
 about: rows of K whose strides are multiples of 8 bytes only
 hsk: 128
@@ -42,7 +41,7 @@ def inspect(*words, code=0):
 
 def test_two_devices_side_by_side():
     """Two GPUs that share a build."""
-    done = inspect(GQA, "--devices", FEW_SMS, "--on", "sim:h200,sim:h200-5")
+    done = inspect(GQA, "--on", "sim:h200,sim:h200-5")
     assert re.search(r"^ *nsm +132 +5 *$", done.stdout, re.MULTILINE)
     assert "facts are equal, 2 differ" in done.stdout
 

@@ -44,9 +44,7 @@ def test_a_tree_of_unknown_release_fails_by_a_defect_that_was_mended(regress, tm
     ours = tmp_path / "llama.cpp"
     shutil.copytree(resolve(PAIRED).root, ours)
     said = regress("two.yaml", "--source", ours, on="sim:h200", flavour="check", code=5)
-    assert (
-        "maybe paired-barriers, a known defect of llama.cpp (docs/findings.md): the code has it, but not every" in said
-    )
+    assert "maybe paired-barriers, a known defect of llama.cpp: the code has it, but not every" in said
     said = regress("two.yaml", "--source", PAIRED, on="sim:h200", flavour="check", code=0)
     assert "1 fails by paired-barriers, a known defect of llama.cpp" in said
 
@@ -57,4 +55,4 @@ def test_a_patch_that_brings_a_defect_in_fails(regress, tmp_path):
     words = ("--source", BEFORE_VOLTA_COLUMNS)
     assert "1 pass" in regress("nine.yaml", *words, on="sim:v100", code=0)
     said = regress("nine.yaml", *words, "--patch", tmp_path / "mine.patch", on="sim:v100", code=5)
-    assert "volta-columns, a known defect of llama.cpp (docs/findings.md), which the release does not have" in said
+    assert "volta-columns, a known defect of llama.cpp, which the release does not have" in said

@@ -22,6 +22,7 @@ from fattn_probe.daily.regress.tables import as_json, markdown, not_checked, rai
 from fattn_probe.machine.run.outcome import Finding
 from fattn_probe.verdict.judge.bitwise import not_made
 from fattn_probe.verdict.judge.checks import Checks
+from fattn_probe.verdict.judge.known import defects
 from tests.daily.regress.made import SIM, night
 from tests.made import shown
 
@@ -282,7 +283,7 @@ def test_an_output_that_is_unjudged_in_one_run_only_and_a_failure_beside_one():
 
 
 TRAPS = [Result(f"trap-{i}", "d", "fail", "trap: __trap()", failure="trap", known="volta-columns") for i in range(46)]
-LINE = "46 fail by volta-columns, a known defect of llama.cpp (docs/findings.md)"
+LINE = f"46 fail by volta-columns, a known defect of llama.cpp: {defects()['volta-columns'].about}"
 
 
 def with_traps(*others):
@@ -370,7 +371,7 @@ def test_json_junit_and_a_regression_name_the_known_defect():
     assert tests["wrong"].find("properties") is None
     (change,) = changes({"trap-0": Result("trap-0", "d", "pass")}, {"trap-0": TRAPS[0]})
     assert (change.kind, change.alarm) == (ChangeKind.NEW_FAILURE, True)
-    assert change.words == "was pass: volta-columns, a known defect of llama.cpp (docs/findings.md): trap: __trap()"
+    assert change.words == "was pass: volta-columns, a known defect of llama.cpp: trap: __trap()"
 
 
 def test_the_history_keeps_a_known_defect_and_the_page_names_it_once(empty):

@@ -335,8 +335,8 @@ def test_the_targets_of_an_entry_are_its_own_or_the_runs(suite):
     given = Given(on="gpu", note=notes.append)
     assert [[str(target) for target in given.targets(entry, suite.parent)] for entry in parts] == [["gpu:0"], [], []]
     assert "races needs a simulated GPU: skipping gpu:0" in notes
-    (suite.parent / "few.yaml").write_text('devices:\n  h200-5: {like: h200, name: "few", multiProcessorCount: 5}\n')
-    suite.write_text(SUITE.replace("on: [sim:h200, sim:t4]", "on: [sim:h200-5]\n    devices: few.yaml"))
+    (suite.parent / "few.yaml").write_text('devices:\n  few: {like: h200, name: "few", multiProcessorCount: 5}\n')
+    suite.write_text(SUITE.replace("on: [sim:h200, sim:t4]", "on: [sim:few]\n    devices: few.yaml"))
     assert [outcome.run.suite for outcome in run_all(suite, Given())] == ["three", "three/races", "three/memory"]
     (_, entry, _) = load_suite(suite).parts
     (target,) = Given().targets(entry, suite.parent)

@@ -386,5 +386,5 @@ def test_a_case_that_raises_or_kills_its_workers_costs_itself(job):
     assert "Traceback" in lost.failure
     found = {result.name: result for result in judged(job, [case("die:"), case("x"), case("y")], 1)}
     assert found["die:"].status == "lost"
-    assert found["die:"].reason == "it ended 2 workers, the last one killed by SIGKILL"
+    assert found["die:"].reason == "it crashed 2 workers, the last one killed by SIGKILL"
     assert found["x"].status == found["y"].status == "pass"

@@ -2,10 +2,12 @@
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from fattn_probe.daily.regress.telling import Killer, changed_functions, concerns, killers, telling
+from fattn_probe.llama.source.features import CUDA
 from fattn_probe.llama.source.patches import Patch
 from fattn_probe.llama.source.patches import find as find_patch
 from fattn_probe.machine.run.base import Base, base_of
@@ -17,9 +19,17 @@ from tests.made import ROOT
 pytestmark = pytest.mark.network
 
 
-def of(tree, name):
-    options = RunOptions(tree, patches=(find_patch(name, tree),))
+def of(tree, patch):
+    options = RunOptions(tree, patches=(patch,))
     return telling(options, base_of(options))
+
+
+def edited(tree, file, words):
+    """A patch that adds a comment to the first line with these words."""
+    lines = (tree.root / CUDA / file).read_text().splitlines()
+    at = next(number for number, line in enumerate(lines) if words in line)
+    hunk = f"@@ -{at},3 +{at},3 @@\n {lines[at - 1]}\n-{lines[at]}\n+{lines[at]} //\n {lines[at + 1]}\n"
+    return Patch("own", None, "", (), f"--- a/{CUDA}/{file}\n+++ b/{CUDA}/{file}\n{hunk}")
 
 
 def test_the_table_follows_from_the_verdicts(tree):
@@ -41,7 +51,7 @@ def test_a_change_is_named_by_function_and_line(tree):
 
 
 def test_cases_that_noticed_faults_there_are_named_and_some_of_them_chosen(tree):
-    told = of(tree, "faults/21159-fixup-first-block")
+    told = of(tree, find_patch("faults/21159-fixup-first-block", tree))
     assert told.kernels == ("mma", "tile", "vec"), "fattn-common.cuh concerns all"
     here = [one for one in killers() if one.function == "flash_attn_stream_k_fixup_uniform"]
     assert set(told.noticed) == {(one.on, one.case) for one in here}
@@ -49,11 +59,12 @@ def test_cases_that_noticed_faults_there_are_named_and_some_of_them_chosen(tree)
     chosen = told.chosen()
     assert 2 <= len(chosen) <= 4
     assert len({case.scenario for _, _, case in chosen}) == len(chosen), "each of another scenario"
-    first = next(iter(told.noticed))
     entry, target, case = chosen[0]
-    assert first == (f"{entry.name} on {target}".removeprefix(" on "), case.name)
-    said = " ".join(line.plain for line in told.lines([]))
-    assert re.search(r"\d+ shipped cases noticed \d+ faults planted in these functions, and so reach them: ", said)
+    assert next(iter(told.noticed)) == (f"{entry.name} on {target}".removeprefix(" on "), case.name)
+    (_, said) = (line.plain for line in told.lines([SimpleNamespace(case=case.name, on=str(target), launches=())]))
+    assert re.match(r"\d+ shipped cases noticed \d+ faults planted in .*, and so reach them \(1 ran\): ", said)
+    chosen = of(tree, edited(tree, "fattn-mma-f16.cuh", "= i < i_sup ? mask_h")).chosen()
+    assert "queries-n_q=1-n_head=1" in [case.name for _, _, case in chosen]  # most faults were in sparse masks
 
 
 def test_a_fault_near_the_change_counts_more(tree, monkeypatch):
@@ -64,21 +75,13 @@ def test_a_fault_near_the_change_counts_more(tree, monkeypatch):
     rows.append(Killer(one.file, "another", here, "sim:h200", "of the file", 9))
     rows.append(Killer("fattn-vec.cuh", "another", here, "sim:h200", "of another", 99))
     monkeypatch.setattr("fattn_probe.daily.regress.telling.killers", lambda: rows)
-    told = of(tree, "fault-tail-queries")
+    told = of(tree, patch)
     assert [case for _, case in told.noticed] == ["away 2", "away -40", "away 300"]
     assert [case for _, case in told.others] == ["of the file", "of another"]
 
 
 def test_what_is_not_known_is_said(tree):
-    text = (tree.root / "ggml/src/ggml-cuda/mma.cuh").read_text()
-    line = next(line for line in text.splitlines() if "static_assert" not in line and line.strip().startswith("return"))
-    number = text.splitlines().index(line)
-    old = text.splitlines()[number - 1 : number + 2]
-    hunk = "".join(f" {word}\n" if place != 1 else f"-{word}\n+{word} //\n" for place, word in enumerate(old))
-    head = "--- a/ggml/src/ggml-cuda/mma.cuh\n+++ b/ggml/src/ggml-cuda/mma.cuh\n"
-    patch = Patch("own", None, "", (), f"{head}@@ -{number},3 +{number},3 @@\n{hunk}")
-    options = RunOptions(tree, patches=(patch,))
-    told = telling(options, base_of(options))
+    told = of(tree, edited(tree, "mma.cuh", "return "))
     assert not told.noticed and told.document()["changed"][0]["file"] == "mma.cuh"
     said = [line.plain for line in told.lines([])]
     assert said[1] == "which shipped cases reach these lines is not known; they concern mma or tile or vec kernels"

@@ -315,13 +315,13 @@ class Dying(StandIn):
     """Workers that die with every task."""
 
     def answers(self, tasks):
-        yield from ((task, Died("it ended 2 workers, the last one was killed by SIGKILL")) for task in tasks)
+        yield from ((task, Died("it crashed 2 workers, the last one was killed by SIGKILL")) for task in tasks)
 
 
 def test_what_ends_its_workers_is_lost(tmp_path):
     runs = baseline_runs(tmp_path, 0.1)
     (lost,) = schedule.baseline_runs(Dying(), [(0, runs[0].case)])
-    assert lost.failure == "lost: it ended 2 workers, the last one was killed by SIGKILL"
+    assert lost.failure == "lost: it crashed 2 workers, the last one was killed by SIGKILL"
     trials = Schedule(runs).trials(Dying(), [(1, [0]), (2, [0])])
     assert [(case, trial.mutant, trial.by, over) for case, trial, over in trials] == [
         (0, 1, LOST, True),

@@ -2,11 +2,11 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define TRY(call)                                                                                                      \
+#define TRY(...)                                                                                                       \
     {                                                                                                                  \
-        const int error = (call);                                                                                      \
+        const int error = (__VA_ARGS__);                                                                               \
         const int last = cudaGetLastError();                                                                           \
-        printf(last == error ? "%s: %d\n" : "%s: %d, but the last error is %d\n", #call, error, last);                 \
+        printf(last == error ? "%s: %d\n" : "%s: %d, but the last error is %d\n", #__VA_ARGS__, error, last);          \
     }
 #define COPY(...) TRY(cudaMemcpy(__VA_ARGS__))
 
@@ -45,6 +45,9 @@ int main() {
     COPY(d, h, 1025, to_gpu)
     COPY(d, h, 1025, any)
     COPY(h, d, 1028, to_host)
+    COPY(h, e + (1 << 18), 16, to_host)
+    COPY(h, e + (1 << 18) + 16, 16, to_host)
+    COPY(e + (1 << 18) + 16, h, 16, to_gpu)
     COPY(d, e, 1028, on_gpu)
     COPY(h, pinned, 1028, on_host)
     COPY(pinned, d, 1028, to_host)
@@ -56,7 +59,12 @@ int main() {
     TRY(cudaMemcpyAsync(d, h, 1028, to_gpu))
     TRY(cudaMemcpyAsync(h, d, 16, to_gpu))
     TRY(cudaMemset(d, 0, 1028))
+    TRY(cudaMemset(e + (1 << 18) + 16, 0, 16))
     TRY(cudaMemset(managed, 0, 1028))
+    TRY(cudaMemset(managed + 272, 0, 16))
+    TRY(cudaMemAdvise(managed + 272, 16, cudaMemAdviseSetReadMostly, {cudaMemLocationTypeDevice, 0}))
+    TRY(cudaMemPrefetchAsync(managed, 1024, {cudaMemLocationTypeDevice, 0}, 0, nullptr))
+    TRY(cudaMemPrefetchAsync(managed + 272, 16, {cudaMemLocationTypeDevice, 0}, 0, nullptr))
     TRY(cudaMemset(h, 0, 16))
     TRY(cudaMemset(pinned, 0, 16))
     TRY(cudaMemset(nullptr, 0, 4))

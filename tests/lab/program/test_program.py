@@ -51,7 +51,7 @@ def test_a_compiled_program_needs_no_compiler(tmp_path, monkeypatch):
 
 
 def test_copies_return_the_errors_of_a_gpu():
-    """copies.txt was recorded on an H200 (CUDA 13.0, 2026-11-24)."""
+    """copies.txt was recorded on an H200 (CUDA 13.0, 2026-11-28)."""
     said = program(HERE / "copies.cu", "--on", "sim:h200").stdout
     assert said.partition("──")[0] == (HERE / "copies.txt").read_text()
 

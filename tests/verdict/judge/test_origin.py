@@ -58,7 +58,7 @@ BRING_IN = f"""# Two barriers again.
  }}
 """
 RELEASE = "pypi:xllamacpp==2026.7.9873"
-BROUGHT_IN = "paired-barriers, a known defect of llama.cpp (docs/findings.md), which the release does not have"
+BROUGHT_IN = "paired-barriers, a known defect of llama.cpp, which the release does not have"
 
 
 @pytest.fixture
@@ -128,8 +128,8 @@ def test_a_patch_that_mends_a_defect_leaves_no_excuse(tree, bring_in, tmp_path):
         ("10000", Known("paired-barriers")),
         ("11063", BROUGHT_IN),
         ("99999", BROUGHT_IN),
-        ("10900", "maybe paired-barriers, a known defect of llama.cpp (docs/findings.md): the code has it, but not"),
-        ("?", "maybe paired-barriers, a known defect of llama.cpp (docs/findings.md): the code has it, but not"),
+        ("10900", "maybe paired-barriers, a known defect of llama.cpp: the code has it, but not"),
+        ("?", "maybe paired-barriers, a known defect of llama.cpp: the code has it, but not"),
         ("12", "maybe paired-barriers"),
     ],
 )

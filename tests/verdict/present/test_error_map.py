@@ -19,14 +19,13 @@ SHAPE = (2, 300, 8, 64)
 
 @pytest.fixture
 def output():
-    base = np.zeros(SHAPE)
-    return base.astype(np.float32), Deviation(np.zeros(SHAPE, bool), base, np.full(SHAPE[:3], 0.5))
+    base, dst = np.zeros(SHAPE), np.zeros(SHAPE, np.float32)
+    dst[1, 299, 3, 7], dst[0, 0, 2, 0] = 2.0, np.nan
+    return dst, Deviation(np.zeros(SHAPE, bool), base, np.full(SHAPE[:3], 0.5))
 
 
 def test_an_error_is_where_it_belongs(output):
     dst, deviation = output
-    dst[1, 299, 3, 7] = 2.0
-    dst[0, 0, 2, 0] = np.nan
     heads, columns = error_maps(dst, deviation)
     assert np.argwhere(heads.values > 0).tolist() == [[2, 0], [3, 299]]
     assert (heads.values[3, 299], heads.values[2, 0]) == (4.0, np.inf)
@@ -36,8 +35,6 @@ def test_an_error_is_where_it_belongs(output):
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_the_terminals_map_keeps_every_error_and_fits(output, width):
     dst, deviation = output
-    dst[1, 299, 3, 7] = 2.0
-    dst[0, 0, 2, 0] = np.nan
     text = shown(error_maps(dst, deviation)[0], width)
     lines = text.splitlines()
     assert max(len(line) for line in lines) <= width

@@ -107,11 +107,9 @@ def decisions(conditions: Sequence[Condition], visits: Sequence[Visit]) -> tuple
             once.append(replace(item, decision=replace(item.decision, terms=())))  # the last iteration's values mislead
     kept: list[Decision] = []
     for item in sorted(once, key=lambda item: (item.at, item.condition.lines)):
-        # The preceding condition, or a switch whose functions had conditions of their own, may have named it.
-        earlier = [one for one in kept if one is kept[-1] or one.condition.startswith("switch ")]
-        named = {(one.function, one.leads_to) for one in earlier if one.held}
-        decision = item.decision
-        if decision.condition != OTHERWISE or (decision.function, decision.leads_to) not in named:
+        decision, last = item.decision, kept[-1] if kept else None
+        named = last is not None and last.held and last.leads_to == decision.leads_to
+        if decision.condition != OTHERWISE or not named:  # else the preceding condition has named the statement
             kept.append(decision)
     terms = [term for decision in kept for term in decision.terms if term.value is not None and "(" in term.text]
     calls = {term.text: term.value for term in terms}  # the result of a call is valid for other decisions too
@@ -130,8 +128,9 @@ def _of_condition(condition: Condition, visits: Sequence[Visit]) -> Iterator[_Fo
         return
     for first, last in _askings(condition, visits):
         found = _asked(condition, _merged(condition, visits[first : last + 1]), visits[last + 1 :])
-        if found:
-            yield _Found(last, found, condition)
+        if found:  # made after the functions that it calls, even if the debugger does not see the return to its line
+            here = (index for index in range(last + 1, len(visits)) if visits[index].function == visits[last].function)
+            yield _Found(next(here, last + 1) - 1, found, condition)
     if condition.kind == "if constexpr":
         yield from _passed(condition, visits)
 
