@@ -24,7 +24,8 @@ def suite_parts(name="nightly"):
     path = find("suite", name)
     suite = load_suite(path)
     parts = [part for part in suite.parts if part.flavour == "release" and not (part.quants or part.sanitize)]
-    pairs = [(part, word) for part in parts for word in part.on if word.removeprefix("sim:") in load_devices()]
+    shipped = load_devices()
+    pairs = [(part, word) for part in parts for word in part.on if word.removeprefix("sim:") in shipped]
     return [(part, made.target(word)) for part, word in pairs], path.parent
 
 

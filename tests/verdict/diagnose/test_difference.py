@@ -6,21 +6,18 @@ import json
 import numpy as np
 import pytest
 
-from fattn_probe.cases.device import load_devices, parse_target
 from fattn_probe.cli.compare import compare_files
 from fattn_probe.machine.run.capture import read_capture, write_capture
 from fattn_probe.verdict.diagnose.difference import compare_captures
 from fattn_probe.verdict.present.tables import difference_as_json, render_difference
-from tests.made import CAUSAL, captured, case_of, shape, shown
+from tests.made import CAUSAL, captured, case_of, shape, shown, target
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
-
-DEVICES = load_devices()
 
 
 def one(session, n_q, on="sim:h200", text="", n_kv=2048):
     case = case_of(shape(64, 8, 2, n_q, n_kv, CAUSAL) + text)
-    return captured(session, case, parse_target(on, DEVICES))
+    return captured(session, case, target(on))
 
 
 def read_back(capture, path, spoil=lambda dst: None):
