@@ -132,12 +132,12 @@ class Tiling:
 
     @property
     def gqa_ratio(self) -> int:
-        """Q heads per K/V head."""
+        """The number of Q heads per K/V head."""
         return self.ne["Q"][2] // self.ne["K"][2]
 
     @property
     def ncols2(self) -> int:
-        """Heads of a tile."""
+        """The number of Q heads in an output tile."""
         return int(self.choice.template.get("ncols2", 1))
 
     def blocks(self, records: Sequence[Raw]) -> tuple[BlockWork, ...]:

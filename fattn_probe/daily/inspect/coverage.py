@@ -80,7 +80,7 @@ def check(facts: Facts) -> Coverage | None:
 
 
 def spell(tile: Tile) -> str:
-    """A tile in words."""
+    """Describe a tile in words."""
     sequence, z_KV, zt_gqa, jt = tile
     return f"sequence {sequence}, KV head {z_KV}, head group {zt_gqa}, query tile {jt}"
 

@@ -56,7 +56,7 @@ def result_of(
     diagnosed: bool = True,
     kept: LastAnswers | None = None,
 ) -> Result:
-    """Run and judge one case as `compare` does; an error in between makes the case lost.
+    """Run and judge one case as `compare` does; an error in either makes the case lost.
 
     `timed` is False if other processes share the GPU, which makes its times meaningless. An output that is already in
     `verdicts` is not judged again. If not `diagnosed`, a failure has no cause. `kept` has the last case's answers.

@@ -78,7 +78,7 @@ class Entry(Spec):
     quants: list[str] = Field(default=[])
     """K-V type pairs that the build has vec kernels for, besides the default ones, such as `q5_1-q4_0`."""
     check: CheckSpec = Field(default=CheckSpec())
-    """How the cases are judged: `model`, `sample`, `repeat`, `batch_invariance`, `roundings`, `kernels`, `order`."""
+    """The checks of the cases: `model`, `sample`, `repeat`, `batch_invariance`, `roundings`, `kernels`, `order`."""
 
     @field_validator("only")
     @classmethod

@@ -39,7 +39,7 @@ Values = Mapping[str, str | None]
 
 @dataclass(frozen=True)
 class Visit:
-    """A line that the program executed, with values by expression before it (`values`) and after it (`after`)."""
+    """A line that the program executed, with the values of expressions before it (`values`) and after it (`after`)."""
 
     function: str
     file: str

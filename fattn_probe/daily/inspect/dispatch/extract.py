@@ -21,7 +21,7 @@ Kind = Literal["if", "if constexpr", "while", "switch", "value", "macro", "outco
 
 @dataclass(frozen=True)
 class SwitchCase:
-    """One branch of a switch: its labels, its lines, and what it leads to."""
+    """One branch of a switch: its labels, its lines, and its consequence."""
 
     labels: tuple[str, ...]
     lines: Lines

@@ -67,7 +67,7 @@ class ModelledRows:
 
     @cached_property
     def machine(self) -> TileMachine | VecMachine:
-        """The arithmetic of a tile or vec kernel."""
+        """The kernel's arithmetic (a tile or vec kernel)."""
         if self.kernel.family is TILE:
             return TileMachine.of(self.operands, tile_plan_of(self.kernel, self.arch, self.constants))
         return VecMachine.of(self.operands, vec_plan_of(self.kernel, self.arch))
