@@ -154,7 +154,7 @@ def loop(path):
 
 PATHS = {
     "nowhere": (lambda tmp, fifo: tmp / "nowhere.yaml", "nowhere.yaml"),
-    "below a file": (lambda tmp, fifo: tmp / "op.yaml/x.yaml", "op.yaml/x.yaml"),
+    "case of a file": (lambda tmp, fifo: tmp / "op.yaml/x.yaml", "op.yaml:1: the file: found 'nothing'"),
     "fifo": (lambda tmp, fifo: fifo, "a fifo, not a file"),
     "folder with a fifo": (lambda tmp, fifo: folder_with_a_fifo(tmp / "folder", fifo), "a fifo, not a file"),
     "endless device": (lambda tmp, fifo: "/dev/zero", "a device, not a file"),

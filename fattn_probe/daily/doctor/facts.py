@@ -22,13 +22,13 @@ from fattn_probe.llama.build.toolchain import cuda_roots
 
 TOOLS = ("g++", "addr2line", "gdb", "git", "ninja", "ccache", "cmake", "nvcc", "cuda-gdb", "ncu", "cuobjdump")
 PACKAGES = ("ninja", "cmake")
-"""Tools that may come from PyPI."""
+"""Tools that may be installed from PyPI."""
 PROBE_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A program on this machine: its path, and the version it prints (zeros if none)."""
+    """A program on this machine: its path, and the version it prints (zeros if it prints none)."""
 
     path: str
     version: tuple[int, ...]
@@ -36,7 +36,7 @@ class Tool:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One NVIDIA GPU as the driver names it: compute capability `9.0`."""
+    """One NVIDIA GPU: the driver's name for it, and its compute capability, such as `9.0`."""
 
     name: str
     cc: str
@@ -63,7 +63,7 @@ class MachineFacts:
     cache_free: int
     gpu_problem: str = field(default="")
     shared: Usage | None = None
-    """The shared objects of builds; None without a working ccache."""
+    """How often builds reused objects through ccache; None without a working ccache."""
 
 
 def probe() -> MachineFacts:
@@ -105,7 +105,7 @@ def probe() -> MachineFacts:
 
 
 def version_of(text: str) -> tuple[int, ...]:
-    """The first dotted number of the version line: nvcc's release line, or the first line that has one."""
+    """Parse `--version` output: the version in nvcc's release line, otherwise the first dotted number."""
     release = re.search(r"release \d+\.\d+, V(\d+(?:\.\d+)+)", text)
     lines = (re.sub(r"\([^()]*\)", "", line) for line in text.splitlines())
     found = release or next((match for line in lines if (match := re.search(r"(\d+(?:\.\d+)+)", line))), None)
@@ -125,7 +125,7 @@ def distribution(os_release: str) -> tuple[str, ...]:
 
 
 def find_tool(name: str) -> Tool | None:
-    """A program on the PATH, from a CUDA toolkit or NVIDIA's wheels, or in the folder of this Python."""
+    """Find a program on the PATH, in a CUDA toolkit or NVIDIA's wheels, or in the folder of this Python."""
     tools = [str(root / "bin") for root in cuda_roots()]
     places = [*os.get_exec_path(), *tools, str(Path(sys.executable).parent)]
     path = shutil.which(name, path=os.pathsep.join(places))
@@ -146,7 +146,7 @@ def headers_here() -> dict[str, str]:
 
 
 def find_gpus() -> tuple[str | None, tuple[Gpu, ...], str]:
-    """(driver version, GPUs, reason if there are none), from nvidia-smi, or from libcuda."""
+    """Query nvidia-smi or libcuda for (driver version, GPUs, reason if there are none)."""
     if shutil.which("nvidia-smi"):
         query = ["nvidia-smi", "--query-gpu=driver_version,compute_cap,name", "--format=csv,noheader"]
         try:
@@ -158,7 +158,7 @@ def find_gpus() -> tuple[str | None, tuple[Gpu, ...], str]:
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return None, (), "no NVIDIA driver (libcuda.so.1 is not on this machine)"
+        return None, (), "no NVIDIA driver (libcuda.so.1 was not found)"
     number, name, major, minor = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_int(), ctypes.c_int()
     cuda.cuDriverGetVersion(ctypes.byref(number))
     driver = f"for CUDA {number.value // 1000}.{number.value % 1000 // 10}"
@@ -175,7 +175,7 @@ def find_gpus() -> tuple[str | None, tuple[Gpu, ...], str]:
 
 
 def parse_smi(text: str) -> tuple[str | None, tuple[Gpu, ...], str]:
-    """The reply of nvidia-smi to `driver_version,compute_cap,name` in CSV without header."""
+    """Parse nvidia-smi's reply to `driver_version,compute_cap,name`: CSV without a header."""
     rows = [[cell.strip() for cell in line.split(",", 2)] for line in text.splitlines() if line.count(",") >= 2]
     return (rows[0][0] if rows else None), tuple(Gpu(row[2], row[1]) for row in rows), ""
 

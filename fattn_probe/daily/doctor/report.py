@@ -1,4 +1,4 @@
-"""From facts to the report: what is present, what is missing, and the command that installs it."""
+"""Turn facts into a report: the tools present, those missing, and the commands that install them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -42,7 +42,7 @@ SYSTEM_PACKAGES = {
 
 @dataclass(frozen=True)
 class DoctorFinding:
-    """One requirement. `optional`: missing, but not needed by anything that works without a GPU."""
+    """One requirement. `optional`: missing, but the simulator works without it."""
 
     name: str
     status: Status
@@ -53,7 +53,7 @@ class DoctorFinding:
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine or task: whether it works here, on which devices, and if not, why."""
+    """An engine or task: whether it works here, and the devices that it works on, or the reasons why not."""
 
     name: str
     usable: bool
@@ -63,7 +63,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Report:
-    """The report of `doctor`."""
+    """The complete report of `doctor`."""
 
     findings: tuple[DoctorFinding, ...]
     engines: tuple[Engine, ...]
@@ -86,7 +86,7 @@ class Report:
 
 
 def diagnose(facts: MachineFacts) -> Report:
-    """The report on a machine's facts."""
+    """Make the report from a machine's facts."""
     findings = tuple(_findings(facts))
     named = {finding.name: finding for finding in findings}
     blocked = tuple(f"{name}: {finding.found}" for name, finding in named.items() if finding.status == "missing")
@@ -114,7 +114,7 @@ def install_line(tool: str, distribution: tuple[str, ...]) -> str:
 def _finding(
     name: str, needed_for: str, install: str, *, found: str = "", problem: str = "", absent: Status = "optional"
 ) -> DoctorFinding:
-    """A requirement; if nothing is `found`, or there is a `problem`, its status is `absent`."""
+    """A finding on one requirement; its status is `absent` if nothing is `found` or there is a `problem`."""
     if found and not problem:
         return DoctorFinding(name, "ok", found, needed_for)
     return DoctorFinding(name, absent, problem or "not found", needed_for, install)
@@ -199,7 +199,7 @@ def _needing(
 
 
 def dotted(version: tuple[int, ...]) -> str:
-    """`13.0.88` from (13, 0, 88); a version of zeros is unknown."""
+    """`13.0.88` from (13, 0, 88); all zeros mean an unknown version."""
     return ".".join(map(str, version)) if any(version) else "version unknown"
 
 

@@ -1,4 +1,4 @@
-"""The places where an inspection stops: patterns in the built source, because line numbers change between releases."""
+"""Anchors, where an inspection stops: patterns in the built source, since line numbers vary by release."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ class Anchor:
     """A line that matches `pattern` in `file` of ggml-cuda/.
 
     `every` takes all matching lines, not only the first. `after` starts the search after another anchor's line.
-    `skip_comment` takes the first line of code from the match on. `facts` names the facts that are lost if no line
+    `skip_comment` takes the first line of code at or after the match. `facts` names the facts that are lost if no line
     matches.
     """
 
@@ -41,7 +41,7 @@ ANCHORS = (
     Anchor(LAUNCH, COMMON, r"^\s*(fattn_kernel<<<|\w+\(fattn_kernel,|simt::.*\bfattn_kernel\()", "everything"),
     Anchor("launched", COMMON, r"^\s*CUDA_CHECK\(cudaGetLastError\(\)\);", "blocks", after=LAUNCH),
     Anchor("finished", COMMON, r"^\s*CUDA_CHECK\(cudaGetLastError\(\)\);", "the combined output", after="launched"),
-    # The first assignment after `max_blocks` and `use_stream_k`, which are out of scope at the launch
+    # The first assignment after those of `max_blocks` and `use_stream_k`, which are out of scope at the launch
     Anchor(STREAM_K, COMMON, r"^\s*blocks_num\.x = (?!ntiles_x;)", "max_blocks, use_stream_k"),
     Anchor("split_kv", COMMON, r"^\s*blocks_num\.x = ntiles_x;", "blocks_per_wave, efficiency_percent_best"),
     Anchor("kbc", MMA, r"^\s*int kb0_stop\s*= min\(iter_k, kb0_start", "kbc and kbc_stop"),
@@ -53,7 +53,7 @@ ANCHORS = (
     ),
     Anchor("logits", MMA, r"^\s*float KQ_max_new\[", "KQ before the mask"),
     Anchor(
-        "softmax",  # the second form: with sums in float32, as on CDNA
+        "softmax",  # the second form has sums in float32, as on CDNA
         MMA,
         r"^\s*((const )?half2 KQ_max_scale_h2 = make_half2\(|VKQ_C\[i\]\.x\[l\] \*= KQ_max_scale\[0\];)",
         "P and the rescale factor",
@@ -75,7 +75,7 @@ ANCHORS = (
 
 @dataclass(frozen=True)
 class Located:
-    """The anchors of one tree: gdb locations (`fattn-common.cuh:1251`) by anchor, and the missing facts."""
+    """The anchors of one tree: gdb locations (`fattn-common.cuh:1251`) by anchor, and the facts that are missing."""
 
     locations: Mapping[str, tuple[str, ...]]
     missing: tuple[MissingFacts, ...]
@@ -83,7 +83,7 @@ class Located:
 
 @cache
 def locate(folder: Path, anchors: tuple[Anchor, ...] = ANCHORS) -> Located:
-    """Find the anchors in ggml-cuda/ at `folder`; those without a match are reported in the result."""
+    """Find the anchors in ggml-cuda/ at `folder`; the result reports those without a match."""
     lines: dict[str, tuple[int, ...]] = {}
     for anchor in anchors:
         text, found = overlay_lines(folder / anchor.file), list[int]()
@@ -104,7 +104,7 @@ def locate(folder: Path, anchors: tuple[Anchor, ...] = ANCHORS) -> Located:
 
 
 def overlay_lines(path: Path) -> list[str]:
-    """The lines of an overlay's file without the checker's marks, for matching; empty if the file is missing."""
+    """An overlay file's lines without the checker's marks, for matching; empty if the file is missing."""
     return without_conversions(path.read_text(errors="replace")).splitlines() if path.is_file() else []
 
 

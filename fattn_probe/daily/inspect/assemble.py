@@ -1,4 +1,4 @@
-"""Facts from the debugger's output."""
+"""Assemble the facts from the debugger's output."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +24,7 @@ CUDA_EXCEPTIONS = {
     "CUDA_EXCEPTION_12": "assertion",
     "CUDA_EXCEPTION_14": "illegal address",
 }
-"""cuda-gdb's exceptions for errors in a kernel, in the words of its manual."""
+"""cuda-gdb's exceptions for errors in a kernel, in the words of the cuda-gdb manual."""
 OP_PARAMS = ("scale", "max_bias", "logit_softcap")
 Raw = Mapping[str, Any]
 
@@ -47,7 +47,7 @@ def tensors_of(raw: Mapping[str, Mapping[str, str]]) -> tuple[TensorFacts, ...]:
 
 
 def op_params_of(text: str) -> dict[str, Value]:
-    """`op_params` as the stored ints, and decoded: three floats by their bits, then prec and n_kv_max."""
+    """`op_params` as stored (ints), and decoded: three floats from their bits, then prec and n_kv_max."""
     words = _integers(text)
     floats = np.array(words[:3], np.int32).view(np.float32)
     decoded: dict[str, Value] = {name: float(str(value)) for name, value in zip(OP_PARAMS, floats, strict=True)}
@@ -55,14 +55,14 @@ def op_params_of(text: str) -> dict[str, Value]:
 
 
 def _integers(text: str) -> list[int]:
-    """The elements of an array of integers, from gdb's text of it; ValueError for anything else."""
+    """Parse an array of integers as gdb prints it; raises ValueError for anything else."""
     if not text.startswith("{"):
         raise ValueError(f"not an array as gdb prints it: {text}")
     return [int(number) for number in numbers(text)]
 
 
 def variables_of(raw: Mapping[str, str]) -> dict[str, Value]:
-    """Variables as JSON values: a dim3 is a list of three, a float32 its shortest decimal; else gdb's text."""
+    """Variables as JSON values: a dim3 as a list of three, a float32 as its shortest decimal, otherwise gdb's text."""
     return {name: _variable(text) for name, text in raw.items()}
 
 
@@ -102,7 +102,7 @@ def choice_of(
 def launch_facts(raw: Raw, kernels: Sequence[KernelLaunch], records: Sequence[Raw]) -> dict[str, Value]:
     """The variables of the launch and of the running kernel, and facts that follow from the other kernels.
 
-    These are fixup, combine, and the scan of the mask.
+    The other kernels are fixup, combine, and the scan of the mask.
     """
     names = [launch.kernel for launch in kernels]
     fixups = [name for name in names if "stream_k_fixup" in name]
@@ -119,7 +119,7 @@ def launch_facts(raw: Raw, kernels: Sequence[KernelLaunch], records: Sequence[Ra
 
 @dataclass(frozen=True)
 class Tiling:
-    """The context for the blocks' records: the chosen kernel, the launch's `blocks_num`, and each tensor's `ne`."""
+    """The context of the blocks' records: the chosen kernel, the launch's `blocks_num`, and each tensor's `ne`."""
 
     choice: Choice
     blocks_num: Sequence[int]
@@ -132,16 +132,16 @@ class Tiling:
 
     @property
     def gqa_ratio(self) -> int:
-        """Q heads per K/V head."""
+        """The number of Q heads per K/V head."""
         return self.ne["Q"][2] // self.ne["K"][2]
 
     @property
     def ncols2(self) -> int:
-        """Heads of a tile."""
+        """The number of Q heads in an output tile."""
         return int(self.choice.template.get("ncols2", 1))
 
     def blocks(self, records: Sequence[Raw]) -> tuple[BlockWork, ...]:
-        """The blocks of the attention kernel in order, from the records of their threads 0."""
+        """The blocks of the attention kernel in order, from the records of each block's thread 0."""
         blocks: dict[int, BlockWork] = {}
         for record in records:
             x, y, z = record["blockIdx"]
@@ -156,14 +156,14 @@ class Tiling:
         return tuple(blocks[linear] for linear in sorted(blocks))
 
     def followed(self, records: Sequence[Raw], scanned: Raw | None) -> tuple[BlockWork, ...]:
-        """The blocks of a kernel on a real GPU: each has reported its `kbc`, and some have reported a tile.
+        """The blocks of a kernel on a real GPU: each reported its `kbc`, and some reported a tile.
 
-        The other tiles follow from `kbc` and from `scanned`, the scanned mask.
+        The other tiles follow from `kbc` and from `scanned`, the result of scanning the mask.
         """
         grid = self.grid(records)
         if grid is None:
             return ()
-        limits: Limits | None = None  # the KV step at which each sequence's query tile ends, as the kernel computes it
+        limits: Limits | None = None  # each sequence's last KV step per query tile, as the kernel computes it
         if scanned is not None:
             KV_max, rows = _integers(scanned["values"]), scanned["nbatch_fa"]
             masks = max(1, len(KV_max) // grid.iter_j)
@@ -176,7 +176,7 @@ class Tiling:
             }
 
         def place(work: TileWork) -> int:
-            """The first KV step of a tile's work, counted over all tiles."""
+            """The first KV step of a block's work on a tile, counted over all tiles."""
             return index_of(work.tile, grid) * grid.iter_k + work.kb0_start
 
         found = []
@@ -194,7 +194,7 @@ class Tiling:
     def _stream_k(self, record: Raw) -> TileWork:
         limits = [value for name, value in record.items() if name.startswith(("KV_max", "(KV_max"))]
         z_KV, zt_gqa = record.get("z_KV"), record.get("zt_gqa")
-        if z_KV is None or zt_gqa is None:  # before 2026 one index, `zt`, counts the head groups of all K/V heads
+        if z_KV is None or zt_gqa is None:  # before 2026, a single index `zt` counts the head groups of all K/V heads
             z_KV, zt_gqa = divmod(record["zt"], self.gqa_ratio // self.ncols2)
         return TileWork(
             record["sequence"],
@@ -209,7 +209,7 @@ class Tiling:
         )
 
     def _split_kv(self, record: Raw) -> TileWork:
-        """A block of the vec or tile kernel: block y takes every `gridDim.y`-th KV step of its tile, from step y on."""
+        """A block of a vec or tile kernel: block y takes every `gridDim.y`-th KV step of its tile, from step y."""
         x, y, _ = record["blockIdx"]
         z_KV, within = divmod(record[self.family.head_name], self.gqa_ratio)
         rows = record[self.family.step_name]  # KV rows of a step
@@ -218,7 +218,7 @@ class Tiling:
         return replace(found, kb0_limit=limit) if limit < steps else found
 
     def grid(self, records: Sequence[Raw]) -> Grid | None:
-        """The shape of the work, from the first block's own variables."""
+        """The grid of output tiles and KV steps, from the first block's variables."""
         if not records:
             return None
         first, groups = records[0], self.gqa_ratio // self.ncols2
@@ -230,7 +230,7 @@ class Tiling:
 
 
 def fault_of(records: Sequence[Raw]) -> str:
-    """Why and where the kernel stopped early, in words; empty if it completed."""
+    """Describe why and where the kernel stopped early; empty if it completed."""
     record: Raw = records[-1] if records else {}
     if record.get("at") != "ended":
         return ""

@@ -22,7 +22,7 @@ AXES = {"x": 0, "y": 1, "z": 2}
 
 
 def render_examined(done: Sequence[Examined], verbose: bool) -> RenderableType:
-    """Show one inspection in full, two side by side, and more than two one after the other; and where to learn more."""
+    """Show one inspection in full, two side by side, or more one after the other; then where to learn more."""
     both = pair(done)
     if both is not None:
         return render_side_by_side(side_by_side(*both), verbose=verbose)
@@ -64,7 +64,7 @@ def _render(item: Examined, verbose: bool) -> Iterator[RenderableType]:
 
 
 def _stops(watched: WatchResult) -> Iterator[RenderableType]:
-    """Show each stop with its values."""
+    """Show each stop with the values read there."""
     yield Text("\nStops", "bold")
     for stop in watched.stops:
         yield Text(stop.place)
@@ -78,14 +78,14 @@ def _stops(watched: WatchResult) -> Iterator[RenderableType]:
 
 
 def pair(done: Sequence[Examined]) -> tuple[Facts, Facts] | None:
-    """The two sets of facts to show side by side; None unless there are exactly two and no extras."""
+    """The two sets of facts to show side by side; None unless there are exactly two, without extras."""
     extras = [bool(item.tensors or item.watched or item.trace or item.nan_searched) for item in done]
     found = [item.facts for item, extra in zip(done, extras, strict=True) if item.facts and not extra]
     return (found[0], found[1]) if len(done) == len(found) == 2 else None
 
 
 def examined_json(done: Sequence[Examined]) -> dict[str, Any]:
-    """The document with `inspections` (docs/guide/inspect.md), and with `differences` if there are two."""
+    """The JSON document: `inspections` (docs/guide/inspect.md), and `differences` if there are two."""
     both = pair(done)
     found: dict[str, Any] = {"inspections": [_json(item) for item in done]}
     return found | ({"differences": side_by_side_json(side_by_side(*both))} if both else {})
@@ -121,8 +121,8 @@ def _json(item: Examined) -> dict[str, Any]:
 def raise_if_wrong(done: Sequence[Examined]) -> None:
     """Raise the error for the exit code of the worst case.
 
-    ComparisonError: a fault, an unexpected fact, a wrong division of work. InputError: an expression of `--print`
-    without a value at any stop.
+    ComparisonError stands for a fault, an unexpected fact or a wrong division of work; InputError for an expression of
+    `--print` that has no value at any stop.
     """
     problems = [problem for item in done for problem in _problems(item)]
     if problems:
@@ -156,7 +156,7 @@ def _problems(item: Examined) -> Iterator[str]:
 
 
 def mismatches(expect: Mapping[str, Value], facts: Facts) -> list[str]:
-    """In words, the entries of `expect` that do not hold; for a fact that does not exist, the most similar name.
+    """Describe the entries of `expect` that do not hold; for an unknown fact, suggests the most similar name.
 
     `blocks_num.x` is the first number of `blocks_num`.
     """

@@ -27,7 +27,7 @@ FIXUP, COMBINE = "flash_attn_stream_k_fixup", "flash_attn_combine_results"
 class CoverageFinding:
     """An error in the division of work. `kind` is gap, overlap, seam, outside, fixup, share or launch.
 
-    `steps` is the affected range of KV steps of `tile`; `blocks` are the CUDA blocks involved.
+    `steps` is the affected range [start, stop) of KV steps in `tile`; `blocks` are the CUDA blocks involved.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class CoverageFinding:
 
 @dataclass(frozen=True)
 class Coverage:
-    """The verdict; `skipped` counts the KV steps that the mask hides and blocks may skip."""
+    """The result of the check; `skipped` counts the KV steps that blocks may skip because the mask hides them."""
 
     findings: tuple[CoverageFinding, ...]
     tiles: int
@@ -54,7 +54,7 @@ class Coverage:
 
 
 def check(facts: Facts) -> Coverage | None:
-    """Check the blocks against the grid; None if the facts have no grid, no blocks, or only some of the blocks."""
+    """Check the blocks against the grid; None if the facts lack the grid or any of the blocks."""
     grid = facts.grid
     if grid is None or not facts.blocks or facts.fault:
         return None
@@ -80,7 +80,7 @@ def check(facts: Facts) -> Coverage | None:
 
 
 def spell(tile: Tile) -> str:
-    """A tile in words."""
+    """Describe a tile in words."""
     sequence, z_KV, zt_gqa, jt = tile
     return f"sequence {sequence}, KV head {z_KV}, head group {zt_gqa}, query tile {jt}"
 
@@ -88,7 +88,7 @@ def spell(tile: Tile) -> str:
 def _holes(
     tile: Tile, parts: Sequence[BlockPart], grid: Grid, blocks: Sequence[BlockWork]
 ) -> Iterator[CoverageFinding]:
-    """The KV steps of a tile that no block does, or that several blocks do."""
+    """Find the KV steps of a tile that no block does, or that several blocks do."""
     works = [work for _, work in parts]
     limits = [work.kb0_limit for work in works if work.kb0_limit is not None]
     if works and not limits and all(work.kb0_step == 1 for work in works):
@@ -125,7 +125,7 @@ def _meeting(a: BlockWork, b: BlockWork) -> str:
 
 
 def _outside(parts: dict[Tile, list[BlockPart]], grid: Grid) -> Iterator[CoverageFinding]:
-    """Work on tiles outside the grid, or on KV steps beyond a tile's end."""
+    """Find work on tiles outside the grid, or on KV steps beyond a tile's end."""
     for tile, found in sorted(parts.items()):
         for block, work in found:
             steps, who = (work.kb0_start, work.kb0_stop), f"block {block} works on {spell(tile)}"
@@ -137,7 +137,7 @@ def _outside(parts: dict[Tile, list[BlockPart]], grid: Grid) -> Iterator[Coverag
 
 
 def _seams(blocks: Sequence[BlockWork], grid: Grid, holes: Sequence[CoverageFinding]) -> Iterator[CoverageFinding]:
-    """Shares that do not meet, unless a gap already reports them."""
+    """Find neighbouring shares that do not meet, unless a gap already reports them."""
     told = {frozenset(finding.blocks) for finding in holes}
     for a, b in pairwise(blocks):
         if a.kbc_stop is not None and a.kbc_stop != b.kbc and frozenset((a.block, b.block)) not in told:
@@ -154,7 +154,7 @@ def _seams(blocks: Sequence[BlockWork], grid: Grid, holes: Sequence[CoverageFind
 
 
 def _shares(blocks: Sequence[BlockWork], grid: Grid) -> Iterator[CoverageFinding]:
-    """Blocks whose tiles differ from their share, which `kbc` and `kbc_stop`, or their index, determine."""
+    """Find blocks whose tiles differ from their share, which their `kbc` and `kbc_stop` or their index determine."""
     limits, turns = limits_of(tuple(blocks)), parallel_blocks_of(tuple(blocks))
     for block in blocks:
         expected = share_of(block, grid, turns, limits)
@@ -166,7 +166,7 @@ def _shares(blocks: Sequence[BlockWork], grid: Grid) -> Iterator[CoverageFinding
 
 
 def _place(work: TileWork) -> tuple[int, ...]:
-    """A block's work without its flags; all empty ranges compare equal."""
+    """A key for comparing blocks' work: ignores flags, and treats all empty ranges as equal."""
     nothing = work.kb0_stop <= work.kb0_start
     return (*work.tile, work.kb0_start, *((work.kb0_start, 1) if nothing else (work.kb0_stop, work.kb0_step)))
 
@@ -178,7 +178,7 @@ def _listed(works: Sequence[TileWork]) -> str:
 
 
 def _handover(tile: Tile, parts: Sequence[BlockPart]) -> Iterator[CoverageFinding]:
-    """Check that exactly one block of a tile writes `dst`, the last one, and expects the other blocks' parts."""
+    """Check that only the last block of a tile writes `dst`, and that it expects the other blocks' parts."""
     if any(work.kb0_step != 1 for _, work in parts):
         return
     where, blocks = spell(tile), tuple(block for block, _ in parts)
@@ -209,7 +209,7 @@ def _handover(tile: Tile, parts: Sequence[BlockPart]) -> Iterator[CoverageFindin
 
 
 def _launched(facts: Facts) -> Iterator[CoverageFinding]:
-    """Check the launches: as many blocks as the grid has, and a kernel that adds the parts."""
+    """Check that the launch has as many blocks as its grid, and that a kernel adds the parts."""
     names = [launch.kernel for launch in facts.kernels]
     chosen = facts.choice.kernel.partition("<")[0] if facts.choice else None
     main = next((launch for launch in facts.kernels if launch.kernel.partition("<")[0] == chosen), None)

@@ -1,6 +1,6 @@
 """Examine cases: the facts of each, and the extras that the user requested (values, breakpoints, a trace, a NaN).
 
-Breakpoints stop the kernel at lines that match a pattern, and show expressions there.
+Breakpoints stop at lines that match a pattern, and show expressions there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # a trace's modules take 0.1 s to import, and most inspection
     from fattn_probe.verdict.judge.judgement import Judgement
 
 
-SHOWN = 12  # the number of names in a refusal
+SHOWN = 12  # the most names that a refusal lists
 WATCH = "fattn_probe.daily.inspect.procedures.op:watch"
 THREAD = "simt::self == 0 || ({} == {} && {} == {})"
 
@@ -51,7 +51,7 @@ class BlockWatch:
 
 @dataclass(frozen=True)
 class BreakRefusal:
-    """Why an expression has no value, in the debugger's words.
+    """The reason why an expression has no value, in the debugger's words.
 
     For an unknown name, `names` are the arguments and locals in scope, and `near` those with a similar spelling.
     """
@@ -70,7 +70,7 @@ class BreakRefusal:
 
 @dataclass(frozen=True)
 class Watched:
-    """One stop: its place, and each expression's value as the debugger prints it; None if it was refused."""
+    """One stop: its place, and each expression's value as the debugger prints it (None if it has none)."""
 
     function: str
     file: str
@@ -80,14 +80,14 @@ class Watched:
 
     @property
     def place(self) -> str:
-        """`flash_attn_ext_f16_iter at fattn-mma-f16.cuh:671`, without nvcc's namespace for the functions of a file."""
+        """`flash_attn_ext_f16_iter at fattn-mma-f16.cuh:671`, without the namespace that nvcc adds."""
         name = self.function.partition("<")[0].rpartition("::")[2]
         return f"{name} at {PurePosixPath(self.file).name}:{self.line}"
 
 
 @dataclass(frozen=True)
 class WatchResult:
-    """The stops; `why` is the reason if the program ended before the requested number of stops, otherwise empty."""
+    """The stops; `why` is the reason if the program ended before all requested stops, otherwise empty."""
 
     stops: tuple[Watched, ...]
     why: str
@@ -101,7 +101,7 @@ class WatchResult:
 
 
 def watch_of(text: str, expressions: Sequence[str], stops: int) -> BlockWatch | None:
-    """The watch that `--break PATTERN@FILE`, `--print` and `--stops` describe; InputError if they are invalid.
+    """The watch described by `--break PATTERN@FILE`, `--print` and `--stops`; raises InputError if they are invalid.
 
     PATTERN is a regular expression, FILE a file of ggml-cuda/. `--print` needs `--break`.
     """
@@ -155,7 +155,7 @@ class Extras:
     traced: frozenset[str] = frozenset()
     """Names of the cases to trace, each with the warp of its `inspect.trace`."""
     npz: Path | None = None
-    """A file for the registers of all warps of the traced block."""
+    """The file to which the registers of all warps of the traced block are written."""
     find_nan: bool = False
 
 
@@ -175,7 +175,7 @@ class Examined:
     nan_searched: bool = False
 
     def ended(self, how: Ended) -> "Examined":
-        """A copy for a program that ended early in a later run."""
+        """A copy whose result says that the program ended early in a later run."""
         return replace(self, inspection=replace(self.inspection, result=how))
 
     @property
@@ -190,7 +190,7 @@ class Examined:
 
     @property
     def label(self) -> str:
-        """`gqa on sim:h200`."""
+        """The case and target: `gqa on sim:h200`."""
         return f"{self.inspection.name} on {self.inspection.on}"
 
 
@@ -201,7 +201,7 @@ class Examiner:
     inspector: Inspector
     extras: Extras
     step: Step = quiet
-    """Called with the current step in words."""
+    """A callback that gets the current step in words."""
 
     def examine_all(self, work: Work) -> Iterator[Examined]:
         """Examine each case on its targets."""

@@ -1,4 +1,4 @@
-"""The facts of one inspected op, under the source's own names; `ne`, `nb` and grids are in ggml's and CUDA's order."""
+"""The facts of one inspected op, named as in llama.cpp's source; `ne` and `nb` in ggml's order, grids in CUDA order."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ Value = Any
 
 
 def cc_text(cc: int) -> str:
-    """ggml's number of a GPU: `900` for NVIDIA; for an AMD GPU the name of its architecture, `gfx906`."""
+    """A GPU's architecture from ggml's `cc`: `900` for an NVIDIA GPU, `gfx906` for an AMD GPU."""
     return str(cc) if cc < AMD else f"gfx{cc - AMD:x}"
 
 
@@ -45,9 +45,9 @@ class Term:
 
 @dataclass(frozen=True)
 class Decision:
-    """A condition that the dispatch evaluated, in the source's words.
+    """A condition that the dispatch evaluated, as written in the source.
 
-    `leads_to` is what follows if it holds: `return BEST_FATTN_KERNEL_VEC`, `switch_ncols1<DKQ, DV, 8>`.
+    `leads_to` is the consequence if it holds: `return BEST_FATTN_KERNEL_VEC`, `switch_ncols1<DKQ, DV, 8>`.
     """
 
     function: str
@@ -74,7 +74,7 @@ class Choice:
 class KernelLaunch:
     """One kernel as it was launched; `shared` is dynamic shared memory in bytes.
 
-    `origin` says where its registers, and therefore `max_blocks_per_sm`, are from.
+    `origin` says where its register count, and therefore `max_blocks_per_sm`, comes from.
     """
 
     kernel: str
@@ -86,7 +86,7 @@ class KernelLaunch:
 
 @dataclass(frozen=True)
 class MissingFacts:
-    """Facts that could not be read, and why (a pattern no longer matches, ...)."""
+    """Facts that could not be read, and the reason (for example, a pattern no longer matches)."""
 
     facts: str
     why: str
@@ -94,7 +94,7 @@ class MissingFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything that an inspection found; facts that were not requested or not found are None or empty.
+    """Everything that an inspection found; facts that were not requested or found are None or empty.
 
     `fault` says how the kernel stopped early; later facts are then unknown.
     """
@@ -117,7 +117,7 @@ class Facts:
         return next((launch.origin for launch in self.kernels if launch.kernel == chosen), UNKNOWN)
 
     def flat(self) -> dict[str, Value]:
-        """Values by name, with the names of a scenario's `expect:`: `ntiles_dst`, `blocks_num.x`, `K.ne`, `DKQ`."""
+        """Values under the names that a scenario's `expect:` uses: `ntiles_dst`, `blocks_num.x`, `K.ne`, `DKQ`."""
         found: dict[str, Value] = {}
         for tensor in self.tensors:
             for key in ("type", "ne", "nb", "view_src", "view_offs", "contiguous"):
@@ -132,7 +132,7 @@ class Facts:
 
 
 def block_at(facts: Facts, block: int, warp: int, where: str) -> BlockWork:
-    """The work of a block; InputError if there is no such block or warp. `where` begins the message."""
+    """The work of a block; raises InputError if there is no such block or warp. `where` begins the message."""
     blocks = {item.block: item for item in facts.blocks}
     if block not in blocks:
         known = f"there is no block {block}, only 0 to {max(blocks)}" if blocks else "no block's work is known"

@@ -1,4 +1,4 @@
-"""Inspect one case: build, run the program under a debugger, read it, and assemble the facts."""
+"""Inspect one case: build it, run it under a debugger, read its memory, and assemble the facts."""
 
 import signal
 import time
@@ -38,16 +38,16 @@ SUPPORT = "get_best_fattn_kernel"
 READ_OP = "fattn_probe.daily.inspect.procedures.op:read_op"
 DEBUGGERS = {"sim": "gdb", "cuda": "cuda-gdb"}
 Read = tuple[Facts | Ended, tuple[Decision, ...]]
-"""The result of one run, and the decisions of its dispatch, even if no kernel was launched."""
+"""The result of one run, and the decisions of its dispatch, including those of a run without a kernel launch."""
 
 
 @dataclass(frozen=True)
 class InspectOptions:
-    """How an op is inspected.
+    """The options of an inspection.
 
     `debugger` is a command line, empty for the engine's own (gdb, cuda-gdb). `python`: use the debugger's Python (None:
-    if it has one). `blocks`: read the kernel's blocks. `transcript` receives the dialogue. `deadline` (seconds) is for
-    the whole inspection.
+    if it has one). `blocks`: read the kernel's blocks. `transcript` is a file for the dialogue with the debugger.
+    `deadline` (seconds) limits the whole inspection.
     """
 
     debugger: tuple[str, ...] = ()
@@ -63,9 +63,9 @@ class InspectOptions:
 
 @dataclass(frozen=True)
 class Inspection:
-    """A case on a target: its facts, or how the program ended before the kernel launch.
+    """The inspection of a case on a target: its facts, or how the program ended before the kernel launch.
 
-    `name` is a scenario's or upstream's case; `reasons` are sentences that explain the choice of the kernel.
+    `name` is that of a scenario's or upstream's case; `reasons` are sentences on why this kernel was chosen.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Inspection:
 
 @dataclass(frozen=True)
 class Started:
-    """A program of a build that the debugger starts in `folder`, and the name of the case that it runs."""
+    """The name of a case, and the program of a build that the debugger starts in `folder` to run it."""
 
     name: str
     program: str
@@ -86,13 +86,13 @@ class Started:
 
 
 def wave_of(target: Target) -> int:
-    """The number of lanes in a warp of a target's GPU."""
+    """The number of lanes per warp on a target's GPU."""
     return target.device.warpSize if target.device is not None else LANES
 
 
 @dataclass(frozen=True)
 class Inspector:
-    """Inspects cases."""
+    """Inspects cases with the builds of a session."""
 
     session: Session
     options: InspectOptions
@@ -103,7 +103,7 @@ class Inspector:
             return self._inspect(Started(case.name, RUNNER, self.words(target), folder), target)
 
     def inspect_upstream(self, case: str, words: Sequence[str], target: Target) -> Inspection:
-        """Inspect the case of upstream's test-backend-ops that the arguments `words` select."""
+        """Inspect a case of upstream's test-backend-ops, which the arguments `words` select."""
         with scratch() as folder:
             return self._inspect(Started(case, TEST_BACKEND_OPS, tuple(words), folder), target)
 
@@ -127,7 +127,7 @@ class Inspector:
         return Inspection(started.name, str(target), result, time.monotonic() - began, reasons)
 
     def procedure(self, procedure: str, plan: Document, folder: Path, target: Target) -> Document | Ended:
-        """Run another procedure on the program of an inspected case; adds to `plan` what every procedure needs."""
+        """Run another procedure on the program of an inspected case; adds what all procedures need to `plan`."""
         build = self.session.build_for(target, RUNNER)
         env = self.session.env(target) | {LAUNCHES_ENV: str(folder / "launches")}
         started = Started("", RUNNER, self.words(target), folder)
@@ -190,7 +190,7 @@ class Inspector:
             return result
         if isinstance(result, Unsupported) and not raw["visits"]:
             require_debug_info(build.folder / "lib/libggml-cuda.so")
-            # an unsupported op gets only to the backend's check for support, so start a walk there
+            # an unsupported op only reaches the backend's check for support, so walk from there
             functions = self.dispatch(build).functions
             asked = next((each.location for each in functions if each.name.endswith(SUPPORT)), None)
             walk = plan["dispatch"] | ({"entry": asked} if asked else {})
@@ -205,9 +205,9 @@ class Inspector:
     def _debugging(
         self, programs: Build, started: Started, env: Mapping[str, str], target: Target
     ) -> Iterator[DebugSession]:
-        """A debugger session with the program in it.
+        """Start a debugger session with the program.
 
-        On a GPU a launch returns only when its kernel has finished, so the host's next line is after the kernel.
+        On a GPU, a launch returns only when its kernel has finished, so at the host's next line the kernel has run.
         """
         env = {**env, "CUDA_LAUNCH_BLOCKING": "1"} if target.engine == "cuda" else env
         with DebugSession(
@@ -224,21 +224,21 @@ class Inspector:
             yield debugging
 
     def located(self, build: Build) -> Located:
-        """The places to stop at in the source of a build."""
+        """The places in a build's source at which an inspection stops."""
         return locate(self.source(build) / CUDA)
 
     def dispatch(self, build: Build) -> Dispatch:
-        """The conditions in the dispatch of a build."""
+        """The conditions of a build's dispatch."""
         return remembered_dispatch(self.source(build))
 
     def source(self, build: Build) -> Path:
-        """The tree as it was compiled; its line numbers match the debug information."""
+        """The tree as it was compiled; its line numbers match the debug info."""
         if build.sources is None:
             raise InputError(f"{build.folder} has no sources beside it; `fattn-probe build --export` copies them")
         return build.sources
 
     def _ending(self, ended: list[str], debugging: DebugSession, started: Started) -> Ended:
-        """How the program ended before it launched an attention kernel."""
+        """Describe how the program ended before it launched an attention kernel."""
         reason, detail, function = ended
         code = -int(signal.Signals[detail]) if reason == "signal" else int(detail or 0)
         done = Completed((started.program,), code, debugging.stdout, debugging.stderr, 0.0)

@@ -1,4 +1,4 @@
-"""`fattn-probe debug`: the live gdb or cuda-gdb, at the first line of a case's kernel."""
+"""`fattn-probe debug`: a live gdb or cuda-gdb session at the first line of a case's kernel."""
 
 import json
 import os
@@ -45,7 +45,7 @@ fattn tensors, fattn launch, fattn blocks: the facts found before; fattn tile: t
 fattn step: on to its next KV step, where KQ_max and the row sum can be printed.
 {docs}/tour.md, step 5, explains the kernel; `fattn-probe glossary TERM` a word."""
 STEP = r"^\s*float KQ_max_new\["
-"""A line of each KV step in every family's file; KQ_max and the row sum (KQ_rowsum, KQ_sum) are visible there."""
+"""A line in each KV step of every family's kernel, where KQ_max and the row sum (KQ_rowsum, KQ_sum) are in scope."""
 SIMULATED = {"block": "simt::blockIdx", "thread": "simt::self->thread_idx"}
 REAL = {"block": "blockIdx", "thread": "threadIdx"}
 FIBER = "simt::self != 0 && {own[0]} == {warp} && {own[1]} == {lane}"
@@ -56,7 +56,7 @@ ENTER = (
     "set cuda break_on_launch none",
     "cuda block ({0},{1},{2}) thread ({lane},{warp},0)",
 )
-"""Commands that stop in the next kernel launched on a GPU: `*fattn_kernel` is its stub on the host."""
+"""Commands that stop in the next kernel launched on a GPU; `*fattn_kernel` is the kernel's host stub."""
 
 
 def debug(inspector: Inspector, case: Case, inputs: Mapping[str, Bytes], target: Target, facts: Facts) -> int:
@@ -123,7 +123,7 @@ def plan_of(inspector: Inspector, facts: Facts, target: Target, at: TracePlace) 
 
 
 def work_lines(block: BlockWork) -> Iterator[str]:
-    """A block's work: the same values as `fattn blocks`."""
+    """Lines with a block's work: the same values as `fattn blocks` shows."""
     if block.kbc is not None:
         yield f"found before: kbc {block.kbc} to {block.kbc_stop}"
     for work in block.tiles:

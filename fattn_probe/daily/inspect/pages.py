@@ -1,4 +1,4 @@
-"""`--html` and `--svg`: inspections as files, with a trace's P along the KV rows and the errors of its VKQ."""
+"""`--html` and `--svg`: write inspections to files, with a trace's P along the KV rows and its VKQ errors."""
 
 from collections.abc import Sequence
 from html import escape
@@ -42,7 +42,7 @@ def write_page(done: Sequence[Examined], path: Path) -> None:
 
 
 def trace_section(trace: JudgedTrace) -> Markup:
-    """The pictures of a trace, and a table of its stages; `view` shows it step by step."""
+    """The pictures of a trace, and a table of its stages (`view` shows a trace step by step)."""
     body = Markup(trace_picture(trace))
     if trace.stages:
         table = environment().get_template("parts.html.j2").make_module().table  # type: ignore[attr-defined]
@@ -59,7 +59,7 @@ def write_map(done: Sequence[Examined], path: Path) -> None:
 
 
 def trace_picture(trace: JudgedTrace) -> str:
-    """HTML for a page: the columns of each tile, and two heat maps as SVG that scroll beside their labels."""
+    """HTML for a page: each tile's columns, and two heat maps (SVG) that scroll beside their labels."""
     deviation = trace.deviation
     said = f"first deviation: {deviation.words}" if deviation else "no value deviates from exact arithmetic"
     html = f"<p>{escape(headline(trace))}: {escape(said)}</p>"
@@ -71,7 +71,7 @@ def trace_picture(trace: JudgedTrace) -> str:
 
 
 def _P(tile: TracedTile, deviation: StepDeviation | None) -> str:
-    """P of all steps side by side, one row of pixels per column, with the first deviation marked."""
+    """A heat map of P, all steps side by side, one row of pixels per column, with the first deviation marked."""
     matrix = np.concatenate([step.P for step in tile.steps], axis=1)[tile.exists]
     rows = [int(row) for step in tile.steps for row in step.kv_rows]
     columns = list(zip(tile.query[tile.exists], tile.head[tile.exists], strict=True))
@@ -94,7 +94,7 @@ def _P(tile: TracedTile, deviation: StepDeviation | None) -> str:
 
 
 def _VKQ(tile: TracedTile) -> str:
-    """|VKQ - exact| after each step, along d; one scale for all steps."""
+    """A heat map of |VKQ - exact| along d after each step, with one scale for all steps."""
     with np.errstate(invalid="ignore"):
         errors = [np.abs(step.VKQ - step.exact_VKQ)[tile.exists] for step in tile.steps]
     height, matrix = STRIP * len(errors[0]), np.concatenate(errors)
@@ -111,7 +111,7 @@ def _VKQ(tile: TracedTile) -> str:
 
 
 def _figure(title: str, marks: list[Mark], height: float) -> str:
-    """Fixed labels and a picture that scrolls beside them, by the page's styles."""
+    """Fixed labels with a picture that scrolls beside them, as the page's styles arrange it."""
     pictures = pinned(Drawing("trc", WIDTH, height + 3, tuple(marks), y=-3), LEFT - 4)
     return (
         f'<figure class="map"><p class="scrolls">Scroll the picture sideways →</p>'
@@ -125,6 +125,6 @@ def _label(y: float, words: str) -> Words:
 
 
 def _cells(matrix: F64, height: float) -> Cells:
-    """The matrix from 0, light, to its largest finite value; NaN and infinity are red."""
+    """Cells coloured from light (0) to dark (the largest finite value); NaN and infinity are red."""
     limits = np.linspace(0, largest_of(matrix) or 1.0, 257)[1:]
     return Cells(LEFT, 0, WIDTH - LEFT, height, matrix, ramp(limits.tolist(), NOT_FINITE))

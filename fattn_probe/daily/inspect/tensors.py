@@ -26,7 +26,7 @@ SPEC = re.compile(r"(?P<name>dst|Q|K|V|mask|sinks)(?:\[(?P<slices>[-\d:, ]*)\])?
 
 @dataclass(frozen=True)
 class Slice:
-    """A part of a tensor, `K[:8, 0, 1]`; indices in ggml's order, the innermost dimension first."""
+    """A part of a tensor, `K[:8, 0, 1]`; indices are in ggml's order, innermost dimension first."""
 
     text: str
     name: str
@@ -34,7 +34,7 @@ class Slice:
 
 
 def parse_slice(text: str) -> Slice:
-    """Parse `K` or `K[0:8, :, 1]`; InputError for anything else."""
+    """Parse `K` or `K[0:8, :, 1]`; raises InputError for anything else."""
     match = SPEC.fullmatch(text.strip())
     if match is None:
         raise InputError(f"--values {text!r} is not a tensor (dst, Q, K, V, mask, sinks), or a part such as K[:8,0,1]")
@@ -52,7 +52,7 @@ def _index(text: str, word: str) -> slice | int:
 
 
 def part(values: Floats, wanted: Slice) -> Floats:
-    """The requested part of a tensor; InputError if an index is out of range."""
+    """The requested part of a tensor; raises InputError if an index is out of range."""
     ne = values.shape[::-1]
     for axis, (at, size) in enumerate(zip(wanted.index, ne, strict=False)):
         if isinstance(at, int) and not -size <= at < size:
@@ -66,7 +66,7 @@ def part(values: Floats, wanted: Slice) -> Floats:
 
 
 def as_text(values: Floats) -> str:
-    """The numbers as NumPy prints them; the middle of a long axis is left out."""
+    """Format numbers as NumPy does, without the middle of a long axis."""
     return np.array2string(values, precision=6, threshold=200, edgeitems=4, max_line_width=100, suppress_small=False)
 
 
@@ -77,7 +77,7 @@ READ_TENSORS = "fattn_probe.daily.inspect.procedures.op:read_tensors"
 class TensorReading:
     """The contents of memory after the op's last kernel.
 
-    `memory` has each tensor's bytes, first to last; `checks` compares them with the inputs; `parts` are the requested
+    `memory` has all bytes of each tensor; `checks` compares them with the inputs; `parts` are the requested
     slices.
     """
 
@@ -96,7 +96,7 @@ def read_tensors(
     wanted: Sequence[Slice] = (),
     captures: Path | None = None,
 ) -> TensorReading | Ended:
-    """Run the whole op and read its operands and dst; writes a capture of them to the folder `captures`, if given."""
+    """Run the whole op and read its operands and dst; writes a capture of these to the folder `captures`, if given."""
     roles = ["dst", *case.op.tensors]
     if absent := [item for item in wanted if item.name not in roles]:
         raise InputError(f"--values {absent[0].text}: {case.name} has no {absent[0].name}; it has {', '.join(roles)}")
@@ -111,7 +111,7 @@ def read_tensors(
         memory = {role: np.fromfile(folder / role, np.uint8) for role in roles}
         launches = read_launches(folder / "launches")
     parts = []
-    for item in wanted:  # the bytes in memory begin with the tensor's first
+    for item in wanted:  # the bytes begin with the tensor's first byte
         view = views[item.name]
         parts.append((item, part(strided(decode(memory[item.name], view.type), replace(view, offset=0)), item)))
     file = None

@@ -1,4 +1,4 @@
-"""`inspect --program test-backend-ops`: a case of upstream's own list under the debugger."""
+"""`inspect --program test-backend-ops`: run a case of upstream's own list under the debugger."""
 
 from collections.abc import Iterator, Sequence
 

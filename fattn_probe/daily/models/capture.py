@@ -41,7 +41,7 @@ Note = Callable[[str], None]
 
 @dataclass
 class LaunchLog:
-    """A file of launch records; `read` is the number of bytes read so far."""
+    """A file of launch records; `read` counts the bytes read so far."""
 
     path: Path
     types: Types | None = None
@@ -53,7 +53,7 @@ class LaunchLog:
         self.read = self.path.stat().st_size if self.path.exists() else 0
 
     def launched(self) -> tuple[LaunchRecord, ...]:
-        """The launches since the last call of `skip`, or of this method; none on a backend that launches no kernels."""
+        """The launches since the last call of `skip` or of this method; empty if the backend launches no kernels."""
         start = self.read
         self.skip()
         text = self.path.read_bytes()[start : self.read].decode() if self.read > start else ""
@@ -62,10 +62,10 @@ class LaunchLog:
 
 @dataclass
 class Recorder:
-    """Answers fattn-capture, and writes the chosen ops to a folder, and their bytes to the shared `blocks`.
+    """Replies to fattn-capture; writes the chosen ops to a folder, and their bytes to the shared `blocks`.
 
-    `raw` has the bytes of the op that is being recorded, `launches` the model's launches; `kept` turns the capture with
-    the model's own output into the one to write.
+    `raw` has the bytes of the op being recorded, `launches` the model's launches. `kept` takes the capture with the
+    model's own output, and returns the one to write.
     """
 
     request: Request
@@ -86,11 +86,11 @@ class Recorder:
 
     @property
     def spent(self) -> int:
-        """The bytes on the disk so far."""
+        """Number of bytes written to disk so far."""
         return self.written + self.blocks.nbytes
 
     def answer(self, message: Mapping[str, Any]) -> str:
-        """The answer to a line of the program."""
+        """The reply to a line from fattn-capture."""
         match message:
             case {"model": found}:
                 check_layers(self.request, found["layers"])
@@ -115,10 +115,10 @@ class Recorder:
             case {"end": found}:
                 self.end = found
                 return ""
-        raise LostError(f"fattn-capture said {message}")
+        raise LostError(f"unexpected message from fattn-capture: {message}")
 
     def record(self, described: Mapping[str, Any], ran_on: Mapping[str, Mapping[str, int]]) -> None:
-        """Write the last chosen op; `ran_on` has the number of runs of each op so far, by device."""
+        """Write the op chosen last; `ran_on` counts the runs of each op so far, by device."""
         assert self.offer is not None, "an op is offered first"
         raw = np.memmap(self.raw, np.uint8, "r")
         place = {name: str(getattr(self.offer, name)) for name in ("layer", "step", "part", "phase")}
@@ -127,7 +127,7 @@ class Recorder:
         own = capture_of_op(case, described, raw, provenance)
         found = self.kept(replace(own, launches=self.launches.launched(), device=self.model["device"]))
         path = self.folder / f"{self.offer.name}.gguf"
-        with deferred():  # an interrupt between the two would leave a file that the index does not name
+        with deferred():  # an interrupt between these two lines would leave a file that the index does not list
             write_capture(found, path, self.blocks)
             self.written += path.stat().st_size
             self.entries.append(IndexEntry(path.name, found.digest, self.offer, found.op))
@@ -139,7 +139,7 @@ def words_of(ran_on: Mapping[str, Mapping[str, int]]) -> str:
 
 
 def expected_size(request: Request, model: Mapping[str, Any], first: Offer) -> str:
-    """The sizes to expect, in words, from the first op: other layers and steps may be smaller."""
+    """Text on the expected total size, estimated from the first op; other layers and steps may be smaller."""
     layers = len(request.layers) or model["layers"]
     steps = model["steps"] if request.every else 1 + (first.step + 1 < model["steps"])
     size = layers * steps * first.most
@@ -150,9 +150,9 @@ def expected_size(request: Request, model: Mapping[str, Any], first: Offer) -> s
 
 @dataclass(frozen=True)
 class ModelCapture:
-    """A capture of a model's ops: the run, the builds, the target and the folder.
+    """Captures a model's ops: holds the session, the request, the target and the folder.
 
-    If the model itself runs on the target, its own ops are recorded; otherwise the target replays the ops from the CPU.
+    If the model runs on the target, its ops are recorded there; otherwise the target replays the CPU's ops.
     """
 
     session: Session
@@ -164,9 +164,9 @@ class ModelCapture:
     model_on: Target = CPU
 
     def run(self) -> Index:
-        """Record, and write the index, even for a run that ends early; returns the index.
+        """Record the ops, then write and return the index, even if the run ends early.
 
-        InputError for a model or a prompt that cannot be run, or a folder with other captures.
+        Raises InputError if the model or prompt cannot be run, or the folder has other captures.
         """
         model = self.request.model
         architecture = known_architecture(self.session, model)
@@ -178,7 +178,7 @@ class ModelCapture:
             with scratch() as folder:
                 index = self.completed(folder, architecture, on_device)
         finally:
-            with contextlib.suppress(OSError):  # it stays if it is not empty
+            with contextlib.suppress(OSError):  # the folder stays if it is not empty
                 self.folder.rmdir()
         if not index.entries:
             reason = "--budget has no room for any" if index.left_out else "the model has none"
@@ -191,9 +191,9 @@ class ModelCapture:
         return CAPTURE if self.model_on.engine == "cpu" else DEVICE_CAPTURE
 
     def completed(self, folder: Path, architecture: str, on_device: OnDevice) -> Index:
-        """Run the program repeatedly, until no function is missing.
+        """Run the program, and compile the function it lacks, until no function is missing.
 
-        On the CPU, its memory is limited to the machine's memory; a CUDA driver reserves more than that.
+        On the CPU, the program is limited to the machine's memory; a CUDA driver reserves more than that.
         """
         words = [*program_words(self.session, self.request, folder, folder / "raw"), *on_device.words]
         words += ["--memory", str(available_memory())] if self.model_on.engine == "cpu" else []
@@ -211,7 +211,7 @@ class ModelCapture:
     def attempt(
         self, argv: list[str], env: Mapping[str, str], folder: Path, architecture: str, blocks: QuantBlocks
     ) -> Missing | Index:
-        """Run the program once, with a folder for its files."""
+        """Run the program once; its files are in a folder."""
         launches = LaunchLog(folder / "launches", *self.session.kernel_words)
         launches.path.unlink(missing_ok=True)
         model, seed = self.request.model.name, self.request.prompt.seed
@@ -241,9 +241,9 @@ class ModelCapture:
         return missing or index
 
     def kept(self, found: Capture) -> Capture:
-        """The capture to write: the model's own, or one from a GPU, simulated or real, with the same inputs.
+        """The capture to write: the model's own, or one from a simulated or real GPU with the same inputs.
 
-        InputError for an op that ggml did not run on the model's device.
+        Raises InputError for an op that ggml did not run on the model's device.
         """
         if found.backend != self.model_on.backend:
             raise InputError(f"{found.name}: {self.model_on} does not support this op: it ran on {found.backend}")

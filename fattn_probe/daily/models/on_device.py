@@ -1,4 +1,4 @@
-"""A whole model on a CUDA device: the code for its graph is compiled before it is recorded."""
+"""Run a whole model on a CUDA device, after compiling the code for its graph."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ LIBRARIES = "LD_LIBRARY_PATH"
 
 
 def place_of_model(target: Target) -> Target:
-    """The place where the model itself runs if ops are captured on a target: for a simulated GPU, the CPU."""
+    """The target on which the model runs if its ops are captured on `target`: the CPU for a simulated GPU."""
     return target if target.engine == "cuda" else CPU
 
 
@@ -46,13 +46,13 @@ class OnDevice:
 
 @dataclass
 class Rehearsal:
-    """Answers fattn-capture, and records nothing."""
+    """Replies to fattn-capture, and records nothing."""
 
     step: Step
     model: Mapping[str, Any] = field(default_factory=dict)
 
     def answer(self, message: Mapping[str, Any]) -> str:
-        """The answer to a line of the program."""
+        """The reply to a line from fattn-capture."""
         match message:
             case {"model": found}:
                 self.model = found
@@ -72,7 +72,7 @@ def prepared(session: Session, request: Request, target: Target, architecture: s
     if target.engine == "cpu":
         return OnDevice()
     tree = session.options.tree
-    assert tree is not None, "whose architecture is known"
+    assert tree is not None, "the architecture was read from a tree"
     found = Walk(session, request, target, architecture, step).graph_ops()
     cublas = target.engine == "cuda" and has_cublas()
     files = files_of_device_ops(tree, cublas=cublas)
@@ -86,7 +86,7 @@ def prepared(session: Session, request: Request, target: Target, architecture: s
 
 
 def skipped(session: Session, request: Request, target: Target, on_device: OnDevice, step: Step) -> list[str]:
-    """The mangled names of the kernels missing from the build, from a run that skips them."""
+    """Mangled names of the kernels missing from the build, found by a run that skips them."""
     with scratch() as folder:
         words = [*program_words(session, request, folder, folder / "raw"), *on_device.words]
         env = {**session.env(target, DEVICE_CAPTURE), **on_device.env, **SKIP_KERNELS}
@@ -102,6 +102,6 @@ def skipped(session: Session, request: Request, target: Target, on_device: OnDev
 
 
 def kernel_cases(tree: Tree, symbols: Iterable[str]) -> list[KernelCase]:
-    """The kernel cases of mangled names."""
+    """The kernel cases to which these mangled names belong."""
     found = map(KernelReader(tree).of_symbol, dict.fromkeys(symbols))
     return [case for case in found if case is not None]

@@ -1,4 +1,4 @@
-"""The programs that run a model, and what is asked of them: builds, command lines, memory limits."""
+"""The programs that run a model: their builds, command lines, memory limits and messages."""
 
 import difflib
 import json
@@ -31,7 +31,7 @@ MOST_LAYERS = 100_000
 
 @dataclass(frozen=True)
 class Prompt:
-    """A text, or if None, a number of random tokens from a seed."""
+    """A prompt: a text, or if this is None, `tokens` random tokens drawn with `seed`."""
 
     text: str | None = None
     tokens: int = 0
@@ -39,7 +39,7 @@ class Prompt:
 
     def __post_init__(self) -> None:
         if self.text == "" or (self.text is None and self.tokens < 1):
-            raise InputError("the prompt has 0 tokens: give it by --prompt TEXT or --tokens N")
+            raise InputError("the prompt has 0 tokens: give it with --prompt TEXT or --tokens N")
         if self.text is not None and self.tokens:
             raise InputError("--prompt and --tokens each give a prompt: choose one")
 
@@ -48,11 +48,11 @@ class Prompt:
 class Request:
     """One run of a model.
 
-    `generate` is the number of tokens after the prompt, `context` the positions of each sequence (0: as many as
-    needed), `batch` the tokens of one evaluation (`n_ubatch`), `sequences` the number of parallel prompts. Empty
-    `layers` means all. With `every`, each evaluation is recorded, otherwise the last of the prompt and the very last.
-    `budget` limits the recorded bytes. Without `flash_attn`, attention is matrix products and a softmax, and V must not
-    be quantised.
+    `generate` is the number of tokens after the prompt, `context` the number of positions of each sequence (0: as many
+    as needed), `batch` the tokens of one evaluation (`n_ubatch`), `sequences` the number of parallel prompts. Empty
+    `layers` means all. With `every`, each evaluation is recorded, otherwise only the last one of the prompt and the
+    last one of the run. `budget` limits the recorded bytes. Without `flash_attn`, matrix products and a softmax compute
+    attention, and V must not be quantised.
     """
 
     model: Path
@@ -86,14 +86,14 @@ class Request:
 
 
 def check_layers(request: Request, known: int) -> None:
-    """InputError for layers that a model with `known` of them does not have."""
+    """Raise InputError for layers that a model with `known` layers does not have."""
     beyond = [str(layer) for layer in request.layers if layer >= known]
     if beyond:
         raise InputError(f"{request.model}: --layers: the model has layers 0 to {known - 1}, not {', '.join(beyond)}")
 
 
 def parse_layers(text: str) -> tuple[int, ...]:
-    """The layers of a list of numbers and ranges, `0,5-7`; InputError for anything else."""
+    """Parse a list of layers and ranges of layers, `0,5-7`; raises InputError for anything else."""
     found: set[int] = set()
     for word in filter(None, (part.strip() for part in text.split(","))):
         first, dash, last = word.partition("-")
@@ -107,7 +107,7 @@ def parse_layers(text: str) -> tuple[int, ...]:
 
 
 def parse_size(text: str) -> int:
-    """The bytes of a size such as `2G`, `500M` or `4096`; InputError for anything else."""
+    """Parse a size such as `2G`, `500M` or `4096` into bytes; raises InputError for anything else."""
     word = text.strip().upper().removesuffix("B").removesuffix("I")
     number, unit = (word[:-1], word[-1]) if word[-1:] in UNITS else (word, "")
     try:
@@ -128,12 +128,12 @@ def size_text(size: int) -> str:
 KEY = "general.architecture"
 NAMED = re.compile(r'\{\s*(?P<value>LLM_ARCH_\w+)\s*,\s*"(?P<name>[^"]+)"\s*\}')
 # `case LLM_ARCH_QWEN2: return new llama_model_qwen2(params);`, or make_unique<llm_build_qwen2> before 2026
-# The cases are one atomic group: giving them back one by one takes a second of each search.
+# The cases are one atomic group: backtracking through them would take a second per search.
 MADE = re.compile(r"(?P<cases>(?>(?:case\s+LLM_ARCH_\w+\s*:\s*)+))[^;]*?(?:\bnew\s+|make_unique<)(?P<made>\w+)")
 
 
 def architecture_of(model: Path) -> str:
-    """The architecture of a model; InputError for a truncated file, or one that is not a model."""
+    """The architecture of a model; raises InputError if the file is truncated or not a model."""
     with reading(model) as reader:
         field = reader.fields.get(KEY)
         found = field.contents() if field else None
@@ -145,13 +145,13 @@ def architecture_of(model: Path) -> str:
 
 
 def architectures(tree: Tree) -> dict[str, str]:
-    """The values of `llm_arch` by the names of architectures."""
+    """The `llm_arch` enumerators by architecture name."""
     text = (tree.root / LIBLLAMA / "llama-arch.cpp").read_text(errors="replace")
     return {match["name"]: match["value"] for match in NAMED.finditer(text)}
 
 
 def check_architecture(tree: Tree, model: Path, architecture: str) -> None:
-    """InputError, with the nearest names, if a tree does not know the architecture of a model."""
+    """Raise InputError, with the nearest names, if a tree does not know the architecture of a model."""
     known = architectures(tree)
     if architecture not in known:
         near = ", ".join(difflib.get_close_matches(architecture, known, n=3)) or "none is like it"
@@ -161,9 +161,9 @@ def check_architecture(tree: Tree, model: Path, architecture: str) -> None:
 
 
 def files_of(tree: Tree, architecture: str) -> tuple[str, ...]:
-    """The file of src/models/ with the graph of an architecture; none if it cannot be found before a run.
+    """The file of src/models/ with the graph of an architecture; empty if it cannot be found before a run.
 
-    Other files that it needs are compiled when the model calls them.
+    Other files are compiled when the model first calls a function from them.
     """
     value = architectures(tree).get(architecture)
     text = (tree.root / LIBLLAMA / "llama-model.cpp").read_text(errors="replace")
@@ -178,7 +178,7 @@ MEMORY = Path("/proc/meminfo")
 
 
 def known_architecture(session: Session, model: Path) -> str:
-    """The architecture of a model; InputError if the session's tree does not know it."""
+    """The architecture of a model; raises InputError if the session's tree does not know it."""
     tree = session.options.tree
     if tree is None:
         raise InputError("a source is needed to build libllama from")
@@ -196,14 +196,14 @@ def build_libllama(
     program: str = CAPTURE,
     sources: Iterable[str] = (),
 ) -> None:
-    """Compile libllama with an architecture into the build of a target, and further files of ggml-cuda/."""
-    assert session.options.tree is not None, "whose architecture it is"
+    """Compile libllama with an architecture, and the files `sources` of ggml-cuda/, into the build for a target."""
+    assert session.options.tree is not None, "the architecture was read from a tree"
     step("building libllama")
     session.add_kernels(target, (), program, sources, files_of(session.options.tree, architecture))
 
 
 def program_words(session: Session, request: Request, folder: Path, raw: Path) -> list[str]:
-    """The command line of fattn-capture; a prompt in words is written to the folder."""
+    """The command line of fattn-capture; a text prompt is written to the folder."""
     threads = session.options.simulation.threads or cores()
     words = [str(request.model), str(raw), *request.words(threads)]
     if request.prompt.text is None:
@@ -213,23 +213,23 @@ def program_words(session: Session, request: Request, folder: Path, raw: Path) -
 
 
 def available_memory() -> int:
-    """The bytes of memory available to a program; 0 if unknown."""
+    """Memory available to a program, in bytes; 0 if unknown."""
     lines = MEMORY.read_text().splitlines() if MEMORY.is_file() else []
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), 0)
 
 
 PREFIX = "fattn-capture: "
 ERRORS = {2: InputError, 3: MachineError, 4: LostError}
-"""The errors by exit status, as in native/models/options.h."""
+"""The exceptions by exit status, which native/models/options.h defines."""
 QUIET = {"DEBUGINFOD_URLS": "", "GGML_NO_BACKTRACE": "1"}
-"""When ggml aborts, it would start gdb, which writes to stdout."""
+"""Without these variables, ggml starts gdb when it aborts, and gdb writes to stdout."""
 Answer = Callable[[Mapping[str, Any]], str]
 
 
 def converse(argv: Sequence[str], env: Mapping[str, str], timeout: float, answer: Answer) -> Completed:
-    """Run the program to its end, and answer each of its lines; `timeout` is the limit in seconds for each line.
+    """Run the program to its end, and reply to each of its lines; `timeout` is the limit in seconds for each line.
 
-    The process always ends with this function.
+    The process has always ended when this function returns or raises.
     """
     began = time.monotonic()
     with (
@@ -241,14 +241,14 @@ def converse(argv: Sequence[str], env: Mapping[str, str], timeout: float, answer
             try:
                 document = json.loads(line)
             except json.JSONDecodeError:
-                raise LostError(f"fattn-capture said {line!r}") from None
+                raise LostError(f"unexpected line from fattn-capture: {line!r}") from None
             line = speaker.ask(answer(document), timeout)
         code = speaker.wait(timeout)
         return Completed(tuple(argv), code, "", speaker.said.read_text(errors="replace"), time.monotonic() - began)
 
 
 def missing_or_error(done: Completed, model: str) -> Missing | None:
-    """The function that a program lacked; None if it succeeded; raises its error otherwise."""
+    """Return the function that a program lacked, or None if it succeeded; raises its error otherwise."""
     ending = parse_ending(done)
     if ending is None or isinstance(ending, Missing):
         return ending

@@ -26,7 +26,7 @@ class Offer:
     """An op about to be computed.
 
     `step` is the number of the evaluation, `part` the number of the micro-batch in it, `phase` `prompt` or `generate`.
-    `bytes` is the size of its operands and output, `most` the same with a full cache.
+    `bytes` is the size of its operands and output, `most` their size with a full KV cache.
     """
 
     layer: int
@@ -44,9 +44,9 @@ class Offer:
 
 
 def case_of_op(name: str, described: Mapping[str, Any], raw: Bytes) -> CaseFile:
-    """The case of an op: its parameters and views, and the bytes of its roots in `raw`.
+    """Make the case file of an op: its parameters and views, and the bytes of its roots, from `raw`.
 
-    InputError for a type that fattn-probe does not know.
+    Raises InputError for a type that fattn-probe does not know.
     """
     views = {}
     for key, view in described["views"].items():
@@ -63,19 +63,19 @@ def case_of_op(name: str, described: Mapping[str, Any], raw: Bytes) -> CaseFile:
 
 
 def capture_of_op(case: CaseFile, described: Mapping[str, Any], raw: Bytes, provenance: Mapping[str, str]) -> Capture:
-    """The capture of an op with the output that the model computed; nothing was timed, and no launch recorded."""
+    """Make the capture of an op with the output that the model computed, without times or launch records."""
     dst = stored_bytes(described["dst"], raw).view(np.float32).reshape(described["dst"]["ne"][::-1])
     backend = described["backend"]
     return Capture(case.name, case.digest, case.op, case.inputs, dst, (), "wall", (), backend, backend, provenance)
 
 
 def stored_bytes(place: Mapping[str, Any], raw: Bytes) -> Bytes:
-    """The bytes of a root or of the output."""
+    """Copy the bytes of a root or of the output."""
     return raw[place["place"] : place["place"] + place["size"]]
 
 
 def digest_of(op: Op, inputs: Mapping[str, Bytes]) -> str:
-    """16 hex digits that depend only on the op and the input bytes."""
+    """A digest of 16 hex digits that depends only on the op and the input bytes."""
     told = json.dumps(op.to_json(), sort_keys=True)
     return short((told, *(inputs[name].data for name in sorted(inputs))), DIGEST_DIGITS)
 
@@ -106,7 +106,7 @@ class IndexEntry:
 
 @dataclass(frozen=True)
 class Index:
-    """A folder of captured ops, which takes up `bytes` on the disk.
+    """The index of a folder of captured ops; the folder takes up `bytes` on disk.
 
     `complete`: the run was not interrupted. `left_out` are the names of ops that exceeded the budget. `run` describes
     the run: model, prompts, source, device.
@@ -119,7 +119,7 @@ class Index:
     bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        """The document of index.json."""
+        """The content of index.json."""
         ops = [entry.to_json() for entry in self.entries]
         return {
             "version": VERSION,

@@ -17,7 +17,7 @@ COLUMNS = ("layers", "steps", "Q", "K", "V", "types", "params", "size")
 
 
 def render(index: Index, folder: str, values: Statistics = MappingProxyType({})) -> RenderableType:
-    """The ops with their properties, statistics of their values if requested, and their folder."""
+    """Render the ops with their properties, the statistics of their values if requested, and their folder."""
     groups: dict[tuple[str, ...], list[IndexEntry]] = {}
     for entry in index.entries:
         groups.setdefault((entry.offer.phase, *described(entry.op)), []).append(entry)
@@ -33,13 +33,13 @@ def described(op: Op) -> tuple[str, ...]:
     types = dict.fromkeys([K.type, V.type])
     params = {"softcap": op.params.logit_softcap, "max_bias": op.params.max_bias, "n_kv_max": op.params.n_kv_max}
     said = [*extra, *(f"{name} {value:g}" for name, value in params.items() if value)]
-    said += ["V is K's view"] if K.root == V.root else []
+    said += ["V is a view of K"] if K.root == V.root else []
     shapes = ("x".join(map(str, view.ne)) for view in (Q, K, V))
     return (*shapes, "-".join(types), ", ".join(said))
 
 
 def row(words: tuple[str, ...], entries: Sequence[IndexEntry]) -> tuple[str, ...]:
-    """The row of equal ops."""
+    """The table row of a group of equal ops."""
     phase, *rest = words
     layers, steps = (ranges({getattr(entry.offer, name) for entry in entries}) for name in ("layer", "step"))
     return (layers, f"{steps} {phase}", *rest, size_text(sum(entry.offer.bytes for entry in entries)))

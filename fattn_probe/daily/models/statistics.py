@@ -28,13 +28,13 @@ from fattn_probe.verdict.truth.reference.adapter import operand_values
 from fattn_probe.verdict.truth.reference.attention import alibi_slopes
 
 LARGEST, SMALLEST, SUBNORMAL = 65504.0, 2.0**-24, 2.0**-14
-"""f16: the largest number, the smallest, and the smallest normal number."""
+"""The largest, the smallest positive, and the smallest normal f16 number."""
 FIRST_BIN, LAST_BIN = -25, 16
-"""Bins for |x| in [2^b, 2^(b+1)); the first includes everything smaller, the last everything beyond f16."""
+"""Bins b for |x| in [2^b, 2^(b+1)); the first includes all smaller, the last all larger numbers."""
 TILE = 64
-"""Queries and KV rows of a tile of the mask."""
+"""Queries, and KV rows, in a tile of the mask."""
 MOST = 1 << 22
-"""Logits that are in memory at once."""
+"""The largest number of logits in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Range:
 
     @classmethod
     def of(cls, values: F64) -> "Range":
-        """The range of numbers of any shape; non-finite numbers are left out."""
+        """The range of an array of any shape; ignores non-finite numbers."""
         found = values[np.isfinite(values)]
         if not found.size:
             return cls(0, 0.0, 0.0, 0.0, 0.0, (0,) * (LAST_BIN - FIRST_BIN + 1))
@@ -60,7 +60,7 @@ class Range:
 
     @classmethod
     def joined(cls, parts: "Sequence[Range]") -> "Range":
-        """The range of the numbers of several ranges."""
+        """The range of all numbers from several ranges."""
         parts = [part for part in parts if part.count] or [*parts[:1]]
         count = sum(part.count for part in parts)
         if not count:
@@ -74,9 +74,9 @@ class Range:
 
 @dataclass(frozen=True)
 class Weights:
-    """P of some queries of a head: the number above zero, and how many of these are subnormal or zero in f16.
+    """P for some queries of a head: counts of positive elements, and of those that are subnormal or zero in f16.
 
-    `largest_sum` is the largest sum of P |V|; infinite if it is not finite.
+    `largest_sum` is the largest sum of P |V|; infinity stands for NaN too.
     """
 
     positive: int
@@ -117,7 +117,7 @@ class HeadStatistics:
 
 @dataclass(frozen=True)
 class OpStatistics:
-    """The heads of an op, and the shares of its mask's tiles that hide everything, something, nothing."""
+    """The heads of an op, and the shares of its mask's tiles that hide everything, something or nothing."""
 
     heads: tuple[HeadStatistics, ...]
     hidden: float
@@ -189,7 +189,7 @@ def head_statistics(op: Op, values: Mapping[str, object], at: tuple[int, int], b
 
 
 def tiles_of(op: Op, values: Mapping[str, object]) -> tuple[float, float, float]:
-    """The shares of the mask's tiles that hide everything, something, nothing."""
+    """The shares of the mask's tiles that hide everything, something or nothing."""
     if not op.has_mask:
         return 0.0, 0.0, 1.0
     hidden = np.isneginf(np.asarray(values["mask"])[:, :, : op.sizes.n_q, : op.sizes.n_kv])
@@ -239,7 +239,7 @@ def table(ops: Statistics) -> Table:
 
 
 def cells(found: OpStatistics) -> Iterator[str]:
-    """An op's cells after its name."""
+    """The table cells that follow an op's name."""
     heads, nearest = found.heads, found.nearest
     yield f"{min(head.logits.least for head in heads):.3g} to {max(head.logits.greatest for head in heads):.3g}"
     yield f"{max(head.row_sums.greatest for head in heads):.4g}"
@@ -279,7 +279,7 @@ def rows(heads: Sequence[HeadStatistics]) -> list[dict[str, Any]]:
 
 
 def range_of(found: Range) -> dict[str, str]:
-    """A range and a picture of its nonempty bins, where the fullest is 20 high."""
+    """A range as text, with bars for its nonempty bins; the fullest bin is 20 units high."""
     most = max(found.bins) or 1
     bins = [(place, max(1.0, 20 * count / most)) for place, count in enumerate(found.bins) if count]
     bars = tuple(Stroke(((place, 20), (place, 20 - height)), Look("bar")) for place, height in bins)
@@ -289,7 +289,7 @@ def range_of(found: Range) -> dict[str, str]:
 
 
 def document(ops: Statistics) -> list[dict[str, Any]]:
-    """The statistics for JSON: of each op its name, the shares of tiles, and its heads; null for a sum of infinity."""
+    """The statistics for JSON: each op's name, shares of tiles and heads; an infinite sum is null."""
     return [
         {
             "op": name,

@@ -1,6 +1,6 @@
-"""Walk through a model's graph: the contents of each tensor, and the results of devices from the same inputs.
+"""Walk through a model's graph: examine each tensor, and compare devices' outputs for the same inputs.
 
-Devices can run attention and the ops around it whose .cu files are in the tree.
+A device can run the ops around attention whose .cu files are in the tree.
 """
 
 import re
@@ -40,16 +40,16 @@ PRODUCTS = {
 """ggml's functions for matrix products, which choose among cuBLAS and the kernels of several files."""
 CALL = re.compile(r"\b(ggml_cuda_\w+|\w+_cuda)\(")
 ELSEWHERE = frozenset({ATTENTION, *PRODUCTS, "OUT_PROD"})
-"""Attention is replayed by `capture`; matrix products need cuBLAS, and files that take minutes to compile."""
+"""Ops not run here: `capture` replays attention; matrix products need cuBLAS, and minutes to compile."""
 CUBLAS = re.compile(r"\bcublas\w+\(")
 DISPATCH = re.compile(r"^static bool ggml_cuda_compute_forward\(.*?^\}", re.MULTILINE | re.DOTALL)
-# `case GGML_OP_ADD: case GGML_OP_ADD1: ggml_cuda_op_add(ctx, dst);`; for a switch in the case, its first call
+# `case GGML_OP_ADD: case GGML_OP_ADD1: ggml_cuda_op_add(ctx, dst);`; a case with a nested switch gives its first call
 CASE = re.compile(r"(?P<cases>(?:case\s+GGML_OP_\w+:[^\n]*\s+)+)(?P<body>[^;]*?)\b(?P<function>ggml_cuda_\w+)\(")
 OP = re.compile(r"GGML_OP_(\w+)")
 
 
 def device_ops(tree: Tree, *, cublas: bool = False) -> dict[str, str]:
-    """The .cu files in ggml-cuda/ of ops, by ggml's op names; without those that call cuBLAS, unless requested."""
+    """The .cu file in ggml-cuda/ of each op, by ggml's op name; files that call cuBLAS only if requested."""
     cuda = tree.root / CUDA
     dispatch = DISPATCH.search((cuda / BACKEND).read_text(errors="replace"))
     functions = functions_of(dispatch.group()) if dispatch else {}
@@ -62,7 +62,7 @@ def device_ops(tree: Tree, *, cublas: bool = False) -> dict[str, str]:
 def files_of_device_ops(tree: Tree, *, cublas: bool) -> dict[str, tuple[str, ...]]:
     """The .cu files of ops that a model may need on a CUDA device: attention, `device_ops`, matrix products.
 
-    With `cublas`, they include the files that call cuBLAS, those that ggml's functions for matrix products call, and
+    With `cublas`, they include the files that call cuBLAS, those that ggml's matrix-product functions call, and
     the conversions for cuBLAS.
     """
     found: dict[str, tuple[str, ...]] = {ATTENTION: ()}
@@ -79,7 +79,7 @@ def files_of_device_ops(tree: Tree, *, cublas: bool) -> dict[str, tuple[str, ...
 
 
 def functions_of(dispatch: str) -> dict[str, str]:
-    """The function that runs each op, as the text of ggml's dispatch calls it."""
+    """The function that runs each op, parsed from the text of ggml's dispatch."""
     return {op: match["function"] for match in CASE.finditer(dispatch) for op in OP.findall(match["cases"])}
 
 
@@ -93,9 +93,9 @@ class TensorDifference:
     """An op's output on a device, compared with the same op on the CPU with the same inputs.
 
     `nmse` is sum((device - cpu)^2) / sum(cpu^2) over values that are finite on both; 0 if both are all zero. `max_abs`
-    is the largest difference of these, `at` its place in ggml's ne order. `nan` and `inf` count values that are NaN or
+    is their largest difference, `at` its position in ggml's ne order. `nan` and `inf` count values that are NaN or
     infinite on only one side: equal infinities count as equal, because masks contain -inf on purpose. If there are any,
-    `at` is the first of them.
+    `at` is the position of the first.
     """
 
     nmse: float
@@ -110,9 +110,9 @@ class Node:
     """A tensor of a graph, in the order of computation.
 
     `step` is the evaluation, `part` the part of it, `index` the position in the graph. `nan`, `inf` (of both signs) and
-    `largest` (finite magnitude) are of the model's own output, on the CPU; `inputs_nan` and `inputs_inf` of the sources
-    as they were when the op ran. `on` has the result on each target ("sim:h200"): the difference, or a fault in the
-    op's kernel or an error of ggml if it stopped; None if the target does not run this op.
+    `largest` (finite magnitude) describe the model's own output, on the CPU; `inputs_nan` and `inputs_inf` its inputs
+    when the op ran. `on` has the result on each target ("sim:h200"): the difference, or a fault in the op's kernel or
+    an error of ggml if it stopped; None if the target does not run this op.
     """
 
     step: int
@@ -152,7 +152,7 @@ def walk(session: Session, request: Request, targets: Sequence[Target], step: St
 
 @dataclass
 class TensorReader:
-    """Answers fattn-capture, and stores its data on each tensor; `running` is the op that a device runs now."""
+    """Replies to fattn-capture, and stores its data on each tensor; `running` is the op now running on a device."""
 
     target: Target
     step: Step
@@ -162,7 +162,7 @@ class TensorReader:
     running: str = ""
 
     def answer(self, message: Mapping[str, Any]) -> str:
-        """The answer to a line of the program."""
+        """The reply to a line from fattn-capture."""
         match message:
             case {"model": found}:
                 self.model = found
@@ -178,12 +178,12 @@ class TensorReader:
             case {"end": _}:
                 return ""
             case _:
-                raise LostError(f"fattn-capture said {message}")
+                raise LostError(f"unexpected message from fattn-capture: {message}")
         return "next" if "node" in message else "go"
 
 
 Reached = tuple[Nodes, str, Finding | Failed | None]
-"""The tensors that a run reached; if an op on the device stopped it, the op and the fault."""
+"""The tensors that a run reached; then the op that stopped it, and the fault, if any."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class Walk:
         if self.target.engine == "cpu":
             return self.run(self.request, ())
         tree = self.session.options.tree
-        assert tree is not None, "whose architecture is known"
+        assert tree is not None, "the architecture was read from a tree"
         found, files = self.graph_ops(), device_ops(tree)
         self.step(f"compiling the ops of the model for {self.target}")
         self.session.add_kernels(self.target, (), RUNNER, sources=files_of_ops(files, found))
@@ -246,7 +246,7 @@ class Walk:
 
 
 def blamed(ending: Finding | Failed) -> Finding | Failed | None:
-    """The fault of an op that did not finish; None if the simulator does not support the op."""
+    """The fault of an op that did not finish; None if the simulator only lacks support for the op."""
     return None if isinstance(ending, Finding) and ending.kind in LIMITS else ending
 
 
@@ -280,7 +280,7 @@ def layer_of(name: str, inputs: Iterable[str]) -> int | None:
 
 
 def merged(walks: Sequence[Nodes]) -> Nodes:
-    """The tensors of runs with different devices; LostError if the CPU's results differ between the runs."""
+    """The tensors of runs with different devices; raises LostError if the CPU's results differ between the runs."""
     if len({tuple(identity(node) for node in nodes) for nodes in walks}) > 1:
         raise LostError("two runs of the model on the CPU differ")
     return tuple(
@@ -290,5 +290,5 @@ def merged(walks: Sequence[Nodes]) -> Nodes:
 
 
 def identity(node: Node) -> tuple[Any, ...]:
-    """The identity of a tensor in every run of a model."""
+    """A key that identifies the same tensor in every run of a model."""
     return (node.step, node.part, node.index, node.name, node.op, node.nan, node.inf, node.largest)

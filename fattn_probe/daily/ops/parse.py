@@ -1,4 +1,4 @@
-"""Parse the texts of `test-backend-ops` of every era: its usage, and its console output, line by line."""
+"""Parse the usage text and the console output (line by line) of any version of `test-backend-ops`."""
 
 import json
 import re
@@ -20,8 +20,8 @@ Status = Literal["ok", "fail", "not-supported", "lost"]
 class OpResult:
     """One case: upstream's text for it, and its status.
 
-    `error` and `threshold` are upstream's NMSE and bound, which it prints only for a failure; `us_per_run`, `runs` and
-    `gflops` (1e9 operations a second) are of perf mode, `gb_per_s` where an op has no count of operations.
+    `error` and `threshold` are upstream's NMSE and bound, which it prints only for a failure. Perf mode sets `runs`,
+    `us_per_run` and `gflops` (1e9 operations a second), or `gb_per_s` for an op whose operations are not counted.
     """
 
     case: str
@@ -45,7 +45,7 @@ class OpsSummary:
 
 @dataclass(frozen=True)
 class Backend:
-    """A backend line: `Backend 1/2: CUDA0`, its description, or its `Backend CUDA0: OK`."""
+    """A line about a backend: `Backend 1/2: CUDA0`, its description, or its result, `Backend CUDA0: OK`."""
 
     name: str
     description: str = ""
@@ -53,27 +53,27 @@ class Backend:
 
 
 Event = OpResult | OpsSummary | Backend | Missing | dict[str, Any]
-"""The content of a line; a dictionary is a report of the simulator's checker, which stops the program (code 86)."""
+"""The parsed line; a dictionary is a finding of the simulator's checker, which stops the program (exit code 86)."""
 
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 FATAL = re.compile(r"GGML_ASSERT|GGML_ABORT|(CUDA|ROCm) error|fatal error|ERROR: AddressSanitizer|runtime error")
 TAIL = 40
-"""The number of last lines of output to keep."""
+"""Number of lines to keep from the end of the output."""
 SCALE = {"T": 1e3, "G": 1.0, "M": 1e-3, "k": 1e-6}
 ERROR = re.compile(r"\b(?:NMSE|ERR|MAA) = (\d+\.\d+) > (\d+\.\d+)")
 CASE = re.compile(r"^(?P<before>.*?)  (?P<case>[A-Z][A-Z0-9_]*\([^()]*\)): *(?P<after>.*)")
 
 
 def plain(line: str) -> str:
-    """A line without colours and carriage return."""
+    """Strip a line's colour codes and line ending."""
     return ANSI.sub("", line).rstrip("\r\n")
 
 
 def parse_line(line: str) -> Event | None:
     """Parse one line; None for a log line.
 
-    The message of a failing case (`[FLASH_ATTN_EXT] ERR = ...`) has no newline: it precedes the case's text, or in old
-    trees follows it.
+    The message of a failing case (`[FLASH_ATTN_EXT] ERR = ...`) does not end in a newline: it precedes the case's text,
+    or follows it in old trees.
     """
     text = plain(line)
     for pattern, build in LINES:
@@ -146,12 +146,12 @@ LINES: tuple[tuple[re.Pattern[str], Callable[["re.Match[str]"], Event | None]], 
 
 @dataclass
 class OpsReport:
-    """The results in order of completion; `stopped` is the reason why the program ended early.
+    """The results of a run in order of completion; `stopped` is the reason if the program ended early.
 
-    `timed_out`: the overall timeout stopped the program. `backends` are those that the program lists, `description` is
-    that of the backend it ran on. `crashes` are the reasons of crashes after which the program was restarted for the
-    remaining cases. `missing` is the mangled name of a function that the build lacks. `finding` is the report of the
-    simulator's checker. `tail` has the last lines of output of a run that stopped.
+    `timed_out`: the overall timeout stopped the program. `backends` are all backends that the program lists;
+    `description` belongs to the one it ran on. `crashes` are the reasons for crashes, after each of which the program
+    was restarted. `missing` is the mangled name of a function that the build lacks, `finding` the report of the
+    simulator's checker. `tail` has the last lines of output if the run stopped early.
     """
 
     command: tuple[str, ...]
@@ -199,8 +199,8 @@ class OpsReport:
 class Transcript:
     """The report of a run so far; with -j, a failure's message may appear on the line of another case.
 
-    `fatal` is the first line since the last result with a reason to stop: ggml then starts gdb, whose stack can be
-    longer than the tail.
+    `fatal` is the first line since the last result that gives a reason to stop: ggml then starts gdb, whose stack trace
+    can be longer than the tail.
     """
 
     report: OpsReport
@@ -251,7 +251,7 @@ Mode = Literal["test", "perf", "support"]
 
 @dataclass(frozen=True)
 class OpsOptions:
-    """The modes and options of one `test-backend-ops`."""
+    """The modes and options that a `test-backend-ops` program supports."""
 
     modes: frozenset[str]
     flags: frozenset[str]
@@ -263,7 +263,7 @@ class OpsOptions:
 
 
 def probe_options(help_text: str) -> OpsOptions:
-    """Parse a usage text; BuildError with its beginning if it is not one."""
+    """Parse a usage text; raises BuildError, which quotes the text, if it is not one."""
     if "Usage:" not in help_text or "-o <op" not in help_text:
         raise BuildError(f"not the usage text of test-backend-ops:\n{help_text.strip()[:400]}")
     modes = re.findall(r"^\s*(?:- )?(test|grad|perf|support)\b", help_text, re.MULTILINE)
@@ -272,7 +272,7 @@ def probe_options(help_text: str) -> OpsOptions:
 
 
 def ask_options(program: Path, env: dict[str, str]) -> OpsOptions:
-    """Run `program --help`; older eras reject --help and print their usage with exit code 1."""
+    """Run `program --help`; older versions reject --help, and print their usage with exit code 1."""
     done = run([program, "--help"], env=env, timeout=HELP_SECONDS, failure=None)
     return probe_options(done.stdout + done.stderr)
 
@@ -282,8 +282,8 @@ def plan_ops(
 ) -> tuple[str, ...]:
     """The arguments (without the program) that run FLASH_ATTN_EXT on one backend.
 
-    `only` is one or several complete cases (`FLASH_ATTN_EXT(hsk=64,...)`), or a regular expression searched in the
-    parameters. InputError for options that this era lacks, except `workers`: without -j there is only one.
+    `only` is one or several complete cases (`FLASH_ATTN_EXT(hsk=64,...)`), or a regular expression to search for in the
+    parameters. Raises InputError for options that this version lacks, except `workers`: without -j, one worker runs.
     """
     if mode not in options.modes:
         raise InputError(f"mode {mode!r}: this test-backend-ops only has {', '.join(sorted(options.modes))}")

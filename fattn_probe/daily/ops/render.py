@@ -1,4 +1,4 @@
-"""Output of `ops`: a live line during the run, then the failures."""
+"""Terminal output of `ops`: a live line during the run, then the failures."""
 
 import time
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ STYLES = {"ok": "green", "fail": "bold red", "not-supported": "yellow", "lost": 
 
 @contextmanager
 def live(console: Console) -> Iterator[OnResult]:
-    """A line on a terminal with the results so far; yields the callback for `run_ops`.
+    """Keep a line on the terminal with the results so far; yields the callback for `run_ops`.
 
-    Only results update it, because the line of a build may appear before and in between.
+    Only results update the line, because a build may show its own line before or between them.
     """
     start, done, failed = time.monotonic(), 0, 0
 
@@ -47,7 +47,7 @@ def short(case: str) -> str:
 
 
 def render(report: OpsReport) -> Group:
-    """The counts, each failure with its message, and for perf a table of times."""
+    """Render the counts, each failure with its message, and in perf mode a table of times."""
     parts = ", ".join(f"{count} {status}" for status, count in report.counts.items() if count)
     head = Text(f"{report.description or report.command[0]}: {parts or 'no case'} in {report.seconds:.1f} s")
     failures = [

@@ -1,6 +1,6 @@
 """Run all selected cases of `test-backend-ops` on a target, under pexpect, with live results and timeouts.
 
-The program is started again after a case that crashes it or lacks a function.
+The program is restarted after a case that crashes it, or that needs a function missing from the build.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ OnResult = Callable[[OpResult, int], None]
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Timeouts in seconds: `silence` between two lines of output (limits a case), `overall` for the whole program."""
+    """Timeouts in seconds: `silence` between two lines of output (a limit for each case), `overall` for the program."""
 
     silence: float = 600.0
     overall: float = 7200.0
@@ -93,7 +93,7 @@ def drive(
                 os.killpg(child.pid, signal.SIGKILL)
         child.close(force=True)
     report.seconds = time.monotonic() - start
-    # the program's last message: the checker's, that of ggml or CUDA, or its last line
+    # the program's last message: from the checker, ggml or CUDA, or its last line of output
     said = transcript.fatal or (report.tail or ["no output"])[-1].strip()
     if finding := report.finding:
         said = f"{finding.get('kind', 'fault')}: {finding.get('message', '')}"
@@ -154,11 +154,11 @@ def run_ops(
 ) -> OpsReport:
     """Run one mode of a tree's `test-backend-ops` on the FLASH_ATTN_EXT cases that `only` selects.
 
-    Test mode prints a case only when it has finished. So a `support` run first lists the cases, to know their number
-    and, after a crash, the case in progress; a new program runs the remaining cases. `complete` takes the symbol of a
-    function missing from the build and returns a program that has it; without `complete`, such a run stops. `prepare`
-    takes the supported cases of a test before the first one runs, and returns the program to run. `on_result` gets each
-    result with the number of cases (0 if unknown).
+    Test mode prints a case only when it has finished, so a `support` run lists the cases first. The list gives their
+    number and, after a crash, the case that was in progress; a restarted program runs the remaining cases. `complete`
+    takes the symbol of a function missing from the build and returns a program that has it; without `complete`, such a
+    run stops. `prepare` takes the supported cases before the first one runs, and returns the program to run.
+    `on_result` gets each result with the number of cases (0 if unknown).
     """
     environment = dict(env)
     options = ask_options(program, environment)
@@ -178,7 +178,7 @@ def run_ops(
 
 
 def _some(report: OpsReport, backend: str, only: Only) -> OpsReport:
-    """The report, or an error if no case ran, which upstream reports as success."""
+    """Return the report; raises an error if no case ran, which upstream reports as success."""
     if report.results or report.stopped:
         return report
     if backend not in report.backends:
@@ -188,7 +188,7 @@ def _some(report: OpsReport, backend: str, only: Only) -> OpsReport:
 
 
 def portions(cases: Sequence[str], most: int = MOST_CHARACTERS) -> Iterator[tuple[str, ...]]:
-    """Split cases into groups that fit one argument."""
+    """Split cases into groups, each short enough for one command-line argument."""
     group: list[str] = []
     for case in cases:
         if group and sum(len(name) + 1 for name in group) + len(case) > most:
@@ -253,7 +253,7 @@ class Rounds:
         return report
 
     def _helped(self, report: OpsReport, workers: int) -> bool:
-        """Whether another round can make progress: the missing function was added, or the crashed case has a result."""
+        """Whether another round can make progress: the missing function or the crashed case's result was added."""
         if report.missing:
             if self.complete is None or report.missing in self.completed:
                 return False
@@ -289,7 +289,7 @@ V_IS_K = re.compile(r"\bv\s*=\s*ggml_view_4d\(ctx, k,")
 
 
 def cases_of(lines: Iterable[str], root: Path) -> Iterator[Case]:
-    """The cases of `FLASH_ATTN_EXT(...)` lines of the tree in `root`, without those that no scenario can express."""
+    """Parse `FLASH_ATTN_EXT(...)` lines of the tree in `root`; skips cases that no scenario can express."""
     separate_V = separate_V_of(root)
     for line in lines:
         with contextlib.suppress(InputError):
@@ -297,7 +297,7 @@ def cases_of(lines: Iterable[str], root: Path) -> Iterator[Case]:
 
 
 def separate_V_of(root: Path) -> bool:
-    """Whether V is separate from K in every case of a source's list; the older form of a case does not show this."""
+    """Whether V is separate from K in every case of a source's list; an older case's text does not show it."""
     path = root / LIST
     return path.is_file() and not V_IS_K.search(path.read_text(errors="replace"))
 
@@ -328,7 +328,7 @@ def run_ops_on(
 
 
 def prepared(session: Session, target: Target, lines: Sequence[str]) -> Path:
-    """The program with the kernels that these upstream cases need, if known."""
+    """The program, built with the kernels that these upstream cases need, where these are known."""
     if session.options.tree is not None:
         cases = cases_of(lines, session.options.tree.root)
         prepare(session, [(case, [target]) for case in cases], TEST_BACKEND_OPS)

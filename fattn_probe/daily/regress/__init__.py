@@ -1,1 +1,1 @@
-"""Regression runs: what changed since the last accepted llama.cpp, on any GPU."""
+"""Regression runs: find what has changed since the last accepted run, on any GPU."""

@@ -1,4 +1,4 @@
-"""The changes between two runs, steps in the times of many, and which of these are regressions."""
+"""Find the changes between two runs, and steps in the times of many runs; decide which are regressions."""
 
 import bisect
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,13 +13,13 @@ from fattn_probe.llama.launch.families import BY_KERNEL
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.verdict.judge.support import LOST
 
-LEAST = 0.03  # of a level, that a step changes
-SMALLEST = 3  # runs that a level must last, so that a single slow run is not a step
+LEAST = 0.03  # the smallest step, as a fraction of a level
+SMALLEST = 3  # runs in a level at least, so that a single slow run is not a step
 
 
 @dataclass(frozen=True)
 class Level:
-    """Runs [start, stop) at one level; `error` is their median distance from it."""
+    """Runs [start, stop) at one level, `value`; `error` is their median distance from it."""
 
     start: int
     stop: int
@@ -28,10 +28,10 @@ class Level:
 
 
 def levels(values: Sequence[float]) -> list[Level]:
-    """The levels of a series, found by dynamic programming over their starts (as in asv's step detection).
+    """Find the levels of a series by dynamic programming over their starts (as asv's step detection does).
 
     A new level must lower the sum of distances from the levels' medians by at least 4 log(n) times the typical noise,
-    which is the median difference of neighbours.
+    which is the median difference between neighbours.
     """
     y = np.asarray(values, np.float64)
     n = len(y)
@@ -64,10 +64,10 @@ def _level(y: F64, start: int, stop: int) -> Level:
 
 
 def last_step(values: Sequence[float]) -> tuple[Level, Level] | None:
-    """The last level and the one before it.
+    """The last two levels of a series; None if there is only one.
 
     Levels count as one unless they differ by more than LEAST (relative) and three times the noise: slow series are
-    noisier and would have more levels.
+    noisier, and would otherwise have more levels.
     """
     y = np.asarray(values, np.float64)
     if len(y) == 0 or y.max() - y.min() <= LEAST * y.min():
@@ -109,7 +109,7 @@ NO_VERDICT = frozenset({ChangeKind.LOST, ChangeKind.NOT_RUN})
 
 @dataclass(frozen=True)
 class Change:
-    """A change of one case; `words` describe it before and after."""
+    """A change of one case; `words` describe the states before and after."""
 
     case: str
     kind: ChangeKind
@@ -124,8 +124,8 @@ class Change:
 def changes(before: Mapping[str, Result], after: Mapping[str, Result], *, complete: bool = False) -> tuple[Change, ...]:
     """The changes from a baseline to a later run, case by case in the order of the later run.
 
-    A failing new case is a regression. A case of the baseline without a result is always reported: as removed from the
-    suite if the later run is `complete`, which means that all of its cases have results.
+    A new case that fails is a regression. A case of the baseline without a result is always reported; if the later run
+    is `complete` (all of its cases have results), the case was removed from the suite.
     """
     found = [change for name, result in after.items() for change in _of_case(before.get(name), result)]
     kind = ChangeKind.REMOVED if complete else ChangeKind.NOT_RUN
@@ -189,7 +189,7 @@ def _launch_changes(before: Result, after: Result) -> Iterator[Change]:
 
 
 def _geometry(record: LaunchRecord) -> str:
-    """A kernel's launch in words; the grid of an attention kernel may depend on its occupancy."""
+    """A kernel's launch in words, with the occupancy, on which an attention kernel's grid may depend."""
     geometry = record.origin.marked(record.geometry) if record.kernel in BY_KERNEL else record.geometry
     return f"{record.kernel}: {geometry}"
 
@@ -199,16 +199,16 @@ def _kernels(records: Sequence[LaunchRecord]) -> str:
 
 
 def base_changes(after: Mapping[str, Result]) -> Iterator[Change]:
-    """The cases whose launches differ from those of the base of an edited or patched llama.cpp."""
+    """The cases in which an edited or patched llama.cpp launches kernels differently from its base."""
     for name, result in after.items():
         if result.unlike_base:
             yield Change(name, ChangeKind.UNLIKE_BASE, result.unlike_base)
 
 
 def time_changes(cells: Sequence[Cell], after: Mapping[str, Result]) -> Iterator[Change]:
-    """Changes between the last two levels of each case's times; a level spans several runs.
+    """The changes between the last two levels of each case's times.
 
-    `cells` are those of a line's runs, oldest first, including the last. Times of different ops are not compared.
+    `cells` are from all runs of a line, oldest first, including the last. Times of different ops are not compared.
     """
     times: dict[tuple[str, str], list[float]] = {}
     for cell in cells:

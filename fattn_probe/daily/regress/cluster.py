@@ -1,6 +1,6 @@
-"""Run cases as tasks of a dask cluster; the cases of a lost worker run on another.
+"""Run cases as tasks on a dask cluster; if a worker is lost, its cases run on another.
 
-`dask worker ADDRESS --nworkers 1 --nthreads 1 --resources GPU=1` advertises the GPU of its CUDA_VISIBLE_DEVICES. Cases
+`dask worker ADDRESS --nworkers 1 --nthreads 1 --resources GPU=1` advertises the GPU in CUDA_VISIBLE_DEVICES. Cases
 for a simulated GPU go to any worker. Each worker needs the same version of fattn-probe.
 """
 
@@ -36,7 +36,7 @@ class Cluster:
     patience: float = CONNECT_SECONDS
 
     def ask(self, job: Job, question: Callable[[Session, Target], T]) -> T:
-        """The answer of a worker that can run the job's cases; LostError if there is none."""
+        """Put a question to a worker that can run the job's cases; raises LostError if no answer comes."""
         with self._client(job) as client:
             future = client.submit(_answer, _packed(job), question, resources=_needs(job), pure=False)
             try:
@@ -46,13 +46,13 @@ class Cluster:
             return answer
 
     def judged(self, job: Job, cases: Sequence[Case]) -> Generator[Result]:
-        """The results of cases, each as soon as it is known; closing the iterator cancels the remaining cases.
+        """Yield the result of each case as soon as it is known; closing the iterator cancels the remaining cases.
 
         The scheduler moves the cases of a lost worker to other workers; a case that kills several workers is lost.
         """
         with self._client(job) as client:
             packed = _packed(job)
-            # Compile the kernels of the cases on one worker of each machine; a case reports the failures.
+            # Compile the kernels of the cases on one worker of each machine; compile errors appear when a case runs.
             workers = client.scheduler_info(n_workers=-1)["workers"].items()
             machines = {worker.get("host", ""): address for address, worker in workers if _can(worker, _needs(job))}
             question, how = functools.partial(_prepared, cases=cases), {"resources": _needs(job), "pure": False}
@@ -79,7 +79,7 @@ class Cluster:
 
     @contextmanager
     def _client(self, job: Job) -> Generator[Any]:
-        """A connection; InputError if there is no cluster, or no worker that can run the job's cases."""
+        """Connect to the cluster; raises InputError if there is none, or no worker that can run the job's cases."""
         try:
             client = _dask().Client(self.address, timeout=self.patience)
         except (OSError, ValueError) as error:
@@ -114,7 +114,7 @@ def _can(worker: dict[str, Any], needs: dict[str, int] | None) -> bool:
 
 
 def _packed(job: Job) -> bytes:
-    """The job as bytes, by which a worker recognises its cached session; without builds, which each worker has."""
+    """Serialise the job, which is the key of a worker's cached session; without builds, which each worker has."""
     import cloudpickle
 
     packed: bytes = cloudpickle.dumps(replace(job, target=picklable(job.target), builds={}))
@@ -122,13 +122,13 @@ def _packed(job: Job) -> bytes:
 
 
 def _judge(packed: bytes, case: Case) -> Result:
-    """In a worker: run and judge one case."""
+    """Run and judge one case (called in a worker)."""
     job, session = _session(packed, threading.get_ident())
     return result_or_loss(job, session, case)
 
 
 def _prepared(session: Session, target: Target, cases: Sequence[Case]) -> None:
-    """In a worker: one build of the kernels that the cases need."""
+    """Build the kernels that the cases need, in one build (called in a worker)."""
     prepare(session, [(case, [target]) for case in cases])
 
 
@@ -139,17 +139,17 @@ def _answer(packed: bytes, question: Callable[[Session, Target], T]) -> T:
 
 @functools.lru_cache(maxsize=64)
 def _session(packed: bytes, thread: int) -> tuple[Job, Session]:
-    """In a worker: the job's session, cached per thread, so that builds are located once."""
+    """The job's session in a worker, cached per thread, so that each build is located once."""
     import cloudpickle
 
     job: Job = cloudpickle.loads(packed)
     options, tree = job.options, job.options.tree
-    if tree is not None and not tree.root.is_dir():  # the source is elsewhere on this machine, or must be fetched
+    if tree is not None and not tree.root.is_dir():  # this machine has the source elsewhere, or must fetch it
         options = replace(options, tree=resolve(tree.spec))
     return replace(job, options=options, target=own_gpu(job.target, os.environ)), Session(options)
 
 
 def own_gpu(target: Target, environment: "os._Environ[str] | dict[str, str]") -> Target:
-    """The target on the worker's GPU: the first of its CUDA_VISIBLE_DEVICES."""
+    """The target on the worker's GPU, the first one in CUDA_VISIBLE_DEVICES."""
     first = environment.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
     return replace(target, gpu=int(first)) if target.engine == "cuda" and first.isdigit() else target

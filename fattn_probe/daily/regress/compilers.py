@@ -36,16 +36,16 @@ from fattn_probe.machine.run.session import Session
 from fattn_probe.machine.run.simulator import unpacked_tables
 
 NICE = 3
-"""Compilers leave the cores to the cases that are ready, any of which may be the first failure."""
+"""Nice value of the compilers: cases that are ready come first, since any may be the first failure."""
 
 MOST_IN_A_WAVE, WHOLE = 32, 40
-"""The most kernels of a wave while more than `WHOLE` are left: the few others would take another link."""
+"""Largest wave while more than `WHOLE` kernels are left; a few left over would cost another link."""
 HOST, UNKNOWN = 4, 64
-"""The costs of a build's host code and of a build whose kernels are not known yet, as numbers of kernels."""
+"""Cost of a build's host code, and extra cost while its kernels are unknown, in units of one kernel."""
 LINKS = 3
-"""The last steps of a build's first compiles: the stubs, which need all objects."""
+"""Number of steps at the end of a build's first compilation: the stubs, which need all objects."""
 LAST = 10**9
-"""More cases than any suite has."""
+"""A place after all others: more than the cases of any suite."""
 
 
 class StoppedError(Exception):
@@ -54,7 +54,7 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True)
 class Lane:
-    """Cases that are judged in the same way on one target; the `ordered` ones also run in `orders` random orders.
+    """Cases judged in the same way on one target; the `ordered` ones also run in `orders` random orders.
 
     `on` is the entry and the target in words. Verdicts are reused from `verdicts`, and stored there.
     """
@@ -70,25 +70,25 @@ class Lane:
 
 @dataclass(frozen=True)
 class BesideBase:
-    """The base's launches of a lane's cases, by name, and the base in words."""
+    """The launches with which the base runs a lane's cases, by name of the case; `words` name the base."""
 
     words: str
     launches: Mapping[str, tuple[LaunchRecord, ...]]
 
 
 Found = tuple[int, Case | Result | BesideBase] | BaseException | None
-"""News of a lane, by its number: a case that can be judged, one that is lost, the launches of the base.
+"""News about a lane, with its number: a case that can be judged, a lost case, or the base's launches.
 
-An error ends the run, and None is the end of a thread.
+An exception ends the run; None marks the end of a thread.
 """
 
 
 @dataclass(frozen=True)
 class Likely:
-    """The cases, those most likely to show a change first, and the kernel families that the change affects.
+    """The order of the cases by their likelihood to show a change, and the kernel families that the change affects.
 
-    A case is identified by its entry with its target (`few-sms on sim:h200-5`) and its name. No families means
-    all of them. Until there are dry runs, ops are assumed to launch the same kernels as with the tree of the `base`.
+    A case is identified by its entry with its target (`few-sms on sim:h200-5`) and its name. Empty `families` means all
+    of them. Before the dry runs, ops are assumed to launch the same kernels as with the tree of the `base`.
     """
 
     places: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -96,19 +96,18 @@ class Likely:
     base: Tree | None = None
 
     def place(self, on: str, case: Case, kernels: Iterable[str]) -> int:
-        """A case's place in the order: unknown cases come after all known ones, those without such a kernel last."""
+        """A case's place in the order: known ones, then unknown ones, then those without an affected kernel."""
         concerned = any(not self.families or kernel.partition(" ")[0] in self.families for kernel in kernels)
         return self.places.get((on, case.name), LAST - concerned)
 
 
 @dataclass
 class GrowingBuild:
-    """A build for some lanes (by number): the names of the kernels that it `has`, and of all that it will have.
+    """A build for some lanes (by number); `kernels` are all that it will contain, `has` are the compiled ones.
 
-    `names` are the kernels of a lane's ops: at first a guess, the kernels before the last edit, except those that are
-    `certain`; later they are `exact`.
-    `failed` has the compiler's messages for kernels that do not compile, `suspects` are the kernels of a failed wave.
-    `code` is what the build consists of, None if that is not known.
+    `names` are the kernels of a lane's ops: at first a guess (the kernels before the last edit), except for the ops in
+    `certain`; after the dry runs they are `exact`. `failed` has the compiler's messages for kernels that do not
+    compile, `suspects` are the kernels of a failed wave. `code` is the code of the build, None if unknown.
     """
 
     lanes: list[int]
@@ -136,14 +135,14 @@ class GrowingBuild:
         return self.broken is not None or (self.exact and not self.pending)
 
     def needs(self, number: int, case: Case) -> tuple[str, ...]:
-        """The known kernels of a lane's case."""
+        """The kernels of a lane's case that are known so far."""
         return self.names.get((number, case.op.digest), ())
 
     def wave(self, place: Callable[[int, Case, Iterable[str]], int], jobs: int) -> tuple[int, list[str]]:
-        """The kernels to compile next: the most used ones of the cases that are most likely to show a change.
+        """The kernels to compile next: those of the cases most likely to show a change, the most used ones first.
 
-        Also returns the `place` of the first such case. Waves are small at first, and as long as a change is likely to
-        show, because a case waits for its whole wave; later waves are large, because each of them is linked.
+        Also returns the `place` of the first such case. Waves are small at first, and while a change is likely to show,
+        because each case waits for its whole wave; later waves are large, because each costs a link.
         """
         if self.suspects:
             return 0, self.suspects[:1] if self.growth.times else []
@@ -160,7 +159,7 @@ class GrowingBuild:
         return min((places.get(name, LAST) for name in wave), default=LAST), wave
 
     def worth(self, place: Callable[[int, Case, Iterable[str]], int], jobs: int) -> tuple[int, float]:
-        """The value of its next step: how likely it is to show a change, and how many cases per kernel become ready."""
+        """Rank the next step: by its likelihood to show a change, then by the cases that become ready per kernel."""
         first, wave = self.wave(place, jobs)
         if not wave:
             return -first, len(self.waiting) / (HOST if self.growth.times else HOST + UNKNOWN)
@@ -171,7 +170,7 @@ class GrowingBuild:
 
 @dataclass
 class Rate:
-    """The core seconds that some items took, from which those of other items are estimated."""
+    """The core seconds that some items took, used to estimate the time of other items."""
 
     number: int = 0
     seconds: float = 0.0
@@ -181,18 +180,18 @@ class Rate:
         self.number, self.seconds = self.number + number, self.seconds + seconds
 
     def of(self, number: int) -> float | None:
-        """An estimate of the core seconds for other items; None without data."""
+        """Estimate the core seconds of `number` items; None without data."""
         return 0.0 if not number else number * self.seconds / self.number if self.number else None
 
 
 class Compilers:
-    """Threads that compile the builds of lanes, and then find how the base launches their kernels.
+    """Threads that compile the builds of lanes, and then find the launches of the base.
 
     `found` is the queue to the main thread, `judging` the number of cases that share the cores with the compilers.
     """
 
     def __init__(self, lanes: Sequence[Lane], likely: Likely) -> None:
-        """Find out which lanes share a build, and which kernels their cases are likely to need."""
+        """Determine which lanes share a build, and which kernels their cases are likely to need."""
         self.lanes, self.likely, self.found = lanes, likely, deque[Found]()
         self.judging, self.stopped, self.rate = 0, False, Rate()
         self.cores, self.slots = cores(), JobSlots(default_jobs(), self._begin)  # cores() takes a millisecond
@@ -220,23 +219,23 @@ class Compilers:
                 build.certain |= {(number, digest) for digest in certain}
         self.builds = list(by_request.values())
         self._bases = iter([n for n, lane in enumerate(self.lanes) if lane.job.target.engine == "sim" and lane.cases])
-        # A build's links, dry runs and largest files keep one core busy: the others are for other builds.
+        # A build's links, dry runs and largest files keep only one core busy, so other builds use the others.
         self.threads = max(1, min(self.cores, len(self.builds)))
 
     def stop(self) -> None:
         """Tell all threads to end soon."""
         self.stopped = True
         self._let_others()
-        self.slots.give(self.threads)  # nobody waits for one any longer
+        self.slots.give(self.threads)  # so that no thread waits for a slot
 
     def work(self, news: Any) -> None:  # noqa: ANN401 (a connection)
-        """The work of one thread; a message to `news` says that something was found."""
+        """Do the work of one thread; a message to `news` announces new entries in `found`."""
         self._news = news
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)  # of this thread and its programs
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)  # applies to this thread and its programs
         try:
             if any(lane.job.target.engine == "sim" for lane in self.lanes):
                 unpacked_tables()  # a full disk ends the run here, not each case
-            self._here.late = not self._first.acquire(blocking=False)  # never released: one thread is the first
+            self._here.late = not self._first.acquire(blocking=False)  # never released, so only one thread is first
             if not self._here.late:
                 self.slots.take()
                 try:
@@ -259,7 +258,7 @@ class Compilers:
             self._tell(None)
 
     def _step(self) -> bool:
-        """Do the next step of the build where that is worth most; False if no build is left for this thread."""
+        """Do the most valuable next step of any build; returns False if no build is left for this thread."""
         with self._lock:
             free = [build for build in self.builds if not build.done and not build.busy]
             if self.stopped or not free:
@@ -268,7 +267,7 @@ class Compilers:
             build.busy = True
         try:
             self._grow(build)
-            self._wait_for_first()  # if nothing was compiled
+            self._wait_for_first()  # in case nothing was compiled
             self._read_code(build)
             self._settle(build)
         finally:
@@ -281,26 +280,26 @@ class Compilers:
         self._others.set()
 
     def _begin(self) -> None:
-        """The files of a build are written: other threads write theirs, but compile after the first build."""
+        """Called when a build's files are written: other threads may write theirs, but compile after it."""
         self._prepared.set()
         self._wait_for_first()
         self._here.began = time.monotonic()
 
     def _wait_for_first(self) -> None:
-        """Wait for the first build's compiles, and for a slot, once in each of the other threads."""
+        """In each thread but the first, wait once for the first build's compilation, and for a slot."""
         if self._here.late:
             self._others.wait()
             self.slots.take()
             self._here.late = False
 
     def _tell(self, *found: Found) -> None:
-        """Tell the main thread."""
-        with self._lock, suppress(OSError):  # it has ended
+        """Pass news to the main thread."""
+        with self._lock, suppress(OSError):  # the main thread may have ended
             self.found.extend(found)
             self._news.send_bytes(b"news")
 
     def build_of(self, number: int) -> GrowingBuild:
-        """The build of a lane; an empty one if it was given."""
+        """The build of a lane; an empty one if the user gave a build."""
         return next((build for build in self.builds if number in build.lanes), GrowingBuild([]))
 
     def place(self, number: int, case: Case, kernels: Iterable[str]) -> int:
@@ -309,17 +308,17 @@ class Compilers:
 
     @property
     def jobs(self) -> int:
-        """The number of parallel jobs of one build, if all builds have equal parts of the slots."""
+        """The number of parallel jobs of one build, if all busy builds share the slots equally."""
         return -(-self.slots.number // max(1, sum(build.busy for build in self.builds)))
 
     @property
     def share(self) -> float:
-        """The fraction of a core that each running job or case has."""
+        """The fraction of a core that each running job or case gets."""
         busy = self.judging + sum(build.busy for build in self.builds) * self.jobs
         return min(1.0, self.cores / max(1, busy))
 
     def _grow(self, build: GrowingBuild) -> None:
-        """Do the next step of a build: a wave of kernels, the first one with the host code; after it, dry runs."""
+        """Do the next step of a build: compile a wave of kernels, first with the host code, or make the dry runs."""
         lanes = [self.lanes[number] for number in build.lanes]
         first, target = lanes[0], lanes[0].job.target
         session = Session(first.session.options, self._report, first.session.builds)
@@ -335,19 +334,19 @@ class Compilers:
         _, wave = build.wave(self.place, self.jobs)
         cases = [case for lane in lanes for case in lane.cases]
         sources = required_sources(cases)
-        if not wave:  # no kernel is known: the dry runs come next, and what they need takes as long as the host code
+        if not wave:  # no kernel is known: compile what the dry runs need, beside the host code
             sources += launching_by_size(session, cases, target)
-        # The files of all kernels, not those of each wave, which would make another file each time.
+        # Use the files common to all kernels: those of a single wave would differ each time.
         if wave and build.exact:
             sources += missing_files(launching_files, session, build.kernels.values(), target)
-        if wave and (build.exact or self.likely.families):  # after a change elsewhere, an earlier run has made it
+        if wave and (build.exact or self.likely.families):  # otherwise an earlier run has compiled it
             sources += missing_files(common_files, session, build.kernels.values(), target)
         try:
             session.add_kernels(target, [build.kernels[name] for name in wave], sources=sources, jobs=self.slots)
         except BuildError as error:
             if self.stopped:
                 raise StoppedError from None
-            with self._lock:  # find out which kernel of the wave does not compile; without any, the host code does not
+            with self._lock:  # compile the wave's kernels one by one; without a wave, the host code failed
                 if not wave:
                     build.broken = error
                 elif len(wave) == 1 and build.growth.times:
@@ -369,9 +368,9 @@ class Compilers:
             build.growth = Growth(build.growth.times + 1, builds)
 
     def _report(self, progress: Progress) -> None:
-        """End a build that nothing waits for any longer; the others compile when only links of the first one are left.
+        """Stop a build that no case waits for; start the others when only links of the first one are left.
 
-        What is most likely to show an edit has all cores at first, and the others share its objects of host code.
+        The first build is the most likely to show an edit: it gets all cores, and the others reuse its host objects.
         """
         if self.stopped:
             raise StoppedError
@@ -379,7 +378,7 @@ class Compilers:
             self._others.set()
 
     def _find_names(self, build: GrowingBuild, session: Session) -> None:
-        """Find the kernels that the cases need, instead of those that they are likely to need."""
+        """Find the kernels that the cases really need, which replace the guessed ones."""
         kernels: dict[str, Any] = {}
         names: dict[tuple[int, str], tuple[str, ...]] = {}
         for number in build.lanes:
@@ -392,7 +391,7 @@ class Compilers:
             build.suspects = [name for name in build.suspects if name in kernels]
 
     def _read_code(self, build: GrowingBuild) -> None:
-        """Find out which code the build's runs execute, if verdicts may be reused."""
+        """Determine which code the build's runs execute, if verdicts may be reused."""
         made = next(iter(build.growth.builds.values()), None)
         tree = self.lanes[build.lanes[0]].session.options.tree
         if made is not None and tree is not None and any(self.lanes[number].verdicts for number in build.lanes):
@@ -400,14 +399,13 @@ class Compilers:
                 build.code = ExecutedCode.of(made.folder, tree, build.code)
             except ValueError as error:
                 build.code = None
-                log.info("no verdict is reused: %s", error)
+                log.info("no verdict of an earlier run is reused: %s", error)
 
     def _settle(self, build: GrowingBuild) -> None:
         """Report the cases whose kernels are compiled as ready, and those whose kernels do not compile as lost.
 
-        A case is not judged again if none of the code that it executes has changed since an earlier run, and its dry
-        run confirms its kernels.
-        After the last kernel no case waits any longer: a run compiles what it still misses.
+        A case is not judged again if its dry run confirms its kernels, and the code that it executes is unchanged since
+        an earlier run. After the last kernel no case waits any longer: its run compiles any kernel still missing.
         """
         found: list[tuple[int, Case | Result]] = []
         with self._lock:
@@ -434,7 +432,7 @@ class Compilers:
         self._tell(*told)
 
     def _compare_with_base(self, number: int) -> None:
-        """Find the launches of a lane's base; none for an unchanged release."""
+        """Find the launches with which the base runs a lane's cases; an unchanged release has no base."""
         lane = self.lanes[number]
         base = base_of(lane.session.options)
         if base is None or self.stopped:
@@ -448,7 +446,7 @@ class Compilers:
         self._tell((number, BesideBase(base.words, by_name)))
 
     def __str__(self) -> str:
-        """`compiled 12 of 57 kernels`, or the step before or after this; empty if everything is compiled."""
+        """`compiled 12 of 57 kernels`, or the name of a step before or after it; empty if everything is compiled."""
         if all(build.done for build in self.builds):
             return ""
         there = sum(len(build.kernels) - len(build.pending) for build in self.builds)
@@ -457,7 +455,7 @@ class Compilers:
 
     @property
     def seconds_left(self) -> float | None:
-        """The core seconds to compile the rest; None without data."""
+        """The core seconds needed to compile the rest; None without data."""
         with self._lock:
             if all(build.done for build in self.builds):
                 return 0.0

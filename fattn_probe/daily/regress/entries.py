@@ -20,7 +20,7 @@ from fattn_probe.verdict.judge.checks import Checks, Sample, UseModel
 
 @dataclass(frozen=True)
 class Given:
-    """A run's replacements for its suite's targets, filter of names and checks; empty or None for the suite's own.
+    """A user's replacements for a suite's targets, name filter and checks; empty or None keeps the suite's own.
 
     `devices` is a file with additional GPUs; `note` is called with a sentence about the skipped targets.
     """
@@ -33,17 +33,17 @@ class Given:
     note: Step = quiet
 
     def checks(self, entry: Entry) -> Checks:
-        """How the cases of an entry are judged."""
+        """The checks with which the cases of an entry are judged."""
         own = entry.check.checks
         return replace(own, model=self.model or own.model, sample=self.sample or own.sample)
 
     def targets(self, entry: Entry, folder: Path) -> list[Target]:
-        """The targets of an entry of a suite in `folder` that can run it; a note about those that cannot."""
+        """The targets that can run an entry of the suite in `folder`; notes those that cannot."""
         own = load_devices(folder / entry.devices) if entry.devices else {}
         words, given = (self.on, "--on") if self.on else (",".join(self.there(entry.on)), f"`on` of {called(entry)}")
         found = list(parse_targets(words, own | load_devices(self.devices), given))
         real = [target for target in found if target.engine != "sim"]
-        if real and (entry.flavour == "check" or entry.sanitize):  # for which it would need a different build
+        if real and (entry.flavour == "check" or entry.sanitize):  # a real GPU would need a different build
             self.note(f"{entry.name or 'the suite'} needs a simulated GPU: skipping {real[0]}")
             found = [target for target in found if target.engine == "sim"]
         return found
@@ -58,7 +58,7 @@ class Given:
 
 
 def chosen_entries(suite: Suite, folder: Path, given: Given) -> list[Entry]:
-    """The entries to run; if the run has its own targets, without those that would only repeat the suite's cases."""
+    """The entries to run; if the user names targets, leaves out entries that only repeat the suite's cases."""
     first, *others = suite.parts
     if not given.on:
         return [first, *others]
@@ -90,20 +90,20 @@ def entries_on_targets(suite: Suite, folder: Path, given: Given) -> Iterator[tup
 
 
 def run_suite(pairs: Sequence[tuple[Entry, Target]], folder: Path, runner: SuiteRunner, given: Given) -> list[Outcome]:
-    """One outcome per entry and target; InputError if a filter leaves no case of any entry.
+    """Run a suite; returns one outcome per entry and target. Raises InputError if a filter leaves no case at all.
 
-    `runner` has the suite's name and a session of its source; `folder` is that of the suite's file.
+    `runner` has the suite's name and a session with its source; `folder` contains the suite's file.
     """
     sessions, planned = dict[str, Session](), list[Planned]()
-    prepare_workers(SuiteRunner.__module__, "fattn_probe.llama.build.overlay")  # which only compiling needs
+    prepare_workers(SuiteRunner.__module__, "fattn_probe.llama.build.overlay")  # the overlay is needed only to compile
     with threads(2) as beside:
-        if any(target.engine == "sim" for _, target in pairs):  # an empty cache gets both while the cases are read
+        if any(target.engine == "sim" for _, target in pairs):  # fills an empty cache while the cases are read
             beside.submit(unpacked_tables)
             beside.submit(find_toolchain, "sim")
         for entry, target in pairs:
             session = sessions.setdefault(entry.name, session_for(entry, runner.session))
             found = select(entry, folder, session, target, only=given.only)
-            if found.names:  # its shard may be empty
+            if found.names:  # although its shard may be empty
                 part = found.of(runner.part.shard)
                 planned.append(Planned(run_name(runner.suite, entry), session, target, part, given.checks(entry)))
         if not planned:
@@ -112,12 +112,12 @@ def run_suite(pairs: Sequence[tuple[Entry, Target]], folder: Path, runner: Suite
 
 
 def run_name(suite: str, entry: Entry) -> str:
-    """The name of an entry's runs in the history."""
+    """The suite name of an entry's runs in the history."""
     return f"{suite}/{entry.name}" if entry.name else suite
 
 
 def session_for(entry: Entry, session: Session) -> Session:
-    """A session with the entry's build. A build that was given (`--build`) is used as it is."""
+    """A session with the entry's build. A build that the user gave (`--build`) is used as it is."""
     options = replace(session.options, repeat=entry.repeat)
     if options.build is None:
         quants = tuple(dict.fromkeys((*options.quants, *entry.quants)))

@@ -13,9 +13,9 @@ from fattn_probe.machine.run.prepare import kernel_key
 
 @dataclass(frozen=True)
 class ExercisedFamily:
-    """The instances of one kernel family as a matrix; `cells` maps (row, column) to the number of cases by device.
+    """The template instances of a kernel family as a matrix; `cells` maps (row, column) to case counts by device.
 
-    A place without an instance in the source is not in `cells`; an empty one is an instance that no case exercises.
+    A place missing from `cells` has no instance in the source; an empty cell is an instance without a case.
     """
 
     name: str
@@ -48,7 +48,7 @@ Ops = Mapping[tuple[str, ...], Mapping[str, tuple[int, int]]]
 
 
 def families(history: History, runs: Iterable[Run]) -> list[ExercisedFamily]:
-    """The matrix of each family: the instances of the runs' sources, and exercised ones that no source lists."""
+    """The matrix of each family: the instances in the runs' sources, and exercised ones that no source lists."""
     names, used = set[str](), defaultdict[str, Counter[str]](Counter)
     for run in runs:
         names.update(history.kernels(run.identity))
@@ -68,7 +68,7 @@ def families(history: History, runs: Iterable[Run]) -> list[ExercisedFamily]:
 
 
 def _exercised_first(places: Mapping[tuple[str, str], Mapping[str, int]], axis: int) -> tuple[str, ...]:
-    """The rows (axis 0) or columns (axis 1) in order, those with an exercised instance first."""
+    """The sorted rows (axis 0) or columns (axis 1), those with an exercised instance first."""
     used = {place[axis] for place, devices in places.items() if devices}
     return tuple(sorted({place[axis] for place in places}, key=lambda name: (name not in used, _order(name))))
 

@@ -1,4 +1,4 @@
-"""The history: runs, their results, and the accepted baselines."""
+"""The history: a database of runs, their results, and the accepted baselines."""
 
 import itertools
 import json
@@ -52,7 +52,7 @@ NIGHTS = 60
 
 
 def now() -> str:
-    """The current time, UTC, in milliseconds."""
+    """The current time in UTC, to the millisecond (ISO 8601)."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
@@ -83,7 +83,7 @@ class History:
             return _run(self.connection.execute(f"{RUN} WHERE id = ?", (number,)).fetchone())
 
     def carry(self, old: Run, new: Run, names: Iterable[str]) -> None:
-        """Copy results of some cases from one run to another."""
+        """Copy the results of some cases from one run to another."""
         results, maps = self.results(old), self.error_maps(old)
         at = "SELECT name, at FROM results WHERE run = ?"
         with self._writing():
@@ -92,7 +92,7 @@ class History:
                 self._insert_result(new.id, replace(results[name], error_map=maps.get(name)), times[name])
 
     def add(self, run: Run, result: Result) -> None:
-        """Store a result; it replaces an earlier result of the same case, also in a later `merge`."""
+        """Store a result; it replaces an earlier result of the same case, even in a later `merge`."""
         at = "SELECT max(at) FROM results WHERE run = ? AND name = ?"
         with self._writing():
             replaced = self.connection.execute(at, (run.id, result.name)).fetchone()[0]
@@ -115,7 +115,7 @@ class History:
             )
 
     def know(self, cases: Iterable[StoredCase], identity: Identity, kernels: Sequence[str]) -> None:
-        """Store the cases and a source's kernels, so that a page needs nothing but the database."""
+        """Store the cases and a source's kernels, so that a page can be made from the database alone."""
         source = (identity.source, identity.build_number, identity.patches)
         with self._writing():
             self.connection.executemany(
@@ -126,7 +126,7 @@ class History:
             self.connection.execute("INSERT OR REPLACE INTO sources VALUES (?, ?, ?, ?)", known)
 
     def cases(self, run: Run) -> dict[str, StoredCase]:
-        """The stored ops of a run's cases, by name."""
+        """The stored cases of a run, with their ops, by name."""
         rows = self.connection.execute(
             "SELECT op FROM results JOIN cases USING (name, digest) WHERE run = ?", (run.id,)
         ).fetchall()
@@ -156,7 +156,7 @@ class History:
         return f"{row['who']}: {row['why']}" if row else ""
 
     def runs(self, line: str = "", suite: str = "") -> list[Run]:
-        """Runs, oldest first; of one line or suite if given."""
+        """The runs, oldest first; only those of a line or suite if given."""
         rows = self.connection.execute(
             f"{RUN} WHERE (? = '' OR line = ?) AND (? = '' OR suite = ?) ORDER BY started, id",
             (line, line, suite, suite),
@@ -178,14 +178,14 @@ class History:
         return [str(Shard(*one)) for one in wanted if one not in ended]
 
     def run(self, uid: str) -> Run:
-        """The run whose uid begins with `uid`; InputError if there is none, or more than one."""
+        """The run whose uid begins with `uid`; raises InputError if there is none, or more than one."""
         rows = self.connection.execute(f"{RUN} WHERE substr(uid, 1, ?) = ?", (len(uid), uid)).fetchall()
         if len(rows) != 1:
             raise InputError(f"history {self.path}: {len(rows) or 'no'} runs begin with {uid!r}")
         return _run(rows[0])
 
     def last_runs(self, suite: str = "") -> list[Run]:
-        """The last run of each line and suite; InputError if there is none: a history without runs is not a pass."""
+        """The last run of each line and suite; raises InputError if there is none, since that is not a pass."""
         runs = (run for run in self.runs(suite=suite) if not run.only_baseline)
         if last := {(run.identity.line, run.suite): run for run in runs}:
             return list(last.values())
@@ -193,12 +193,12 @@ class History:
         raise InputError(f"history {self.path}: it has no runs{f' of suite {suite!r}, only of {has}' if has else ''}")
 
     def nights(self, last: Run) -> list[Run]:
-        """The last `NIGHTS` runs of a run's line and suite up to that run, oldest first."""
+        """The last `NIGHTS` runs of the same line and suite, up to the run `last`, oldest first."""
         runs = self.runs(last.identity.line, last.suite)
         return runs[: [run.id for run in runs].index(last.id) + 1][-NIGHTS:]
 
     def results(self, run: Run) -> dict[str, Result]:
-        """All results of a run, by case; without error maps, see `error_maps`."""
+        """All results of a run, by case, without the error maps (`error_maps` reads those)."""
         rows = self.connection.execute(
             f"SELECT {COLUMNS} FROM results"
             " LEFT JOIN launches ON launches.id = results.launches WHERE run = ? ORDER BY results.id",
@@ -231,7 +231,7 @@ class History:
         return {row["run"]: row["output"] for row in rows if row["run"] in wanted}
 
     def cells(self, runs: Sequence[Run]) -> list[Cell]:
-        """The results of some runs, reduced to what plots need, in the order of the runs."""
+        """The results of some runs, in the order of the runs, with only the fields that plots need."""
         cursor = self.connection.cursor()
         cursor.row_factory = None  # tuples, because there are hundreds of thousands of rows
         query = (
@@ -270,7 +270,7 @@ class History:
         return len({run.uid for run in other.runs()} - before), taken
 
     def prune(self, before: str) -> int:
-        """Delete the runs that started before a day, except accepted ones; returns their number."""
+        """Delete the runs that started before a date, except accepted ones; returns the number deleted."""
         with self._writing():
             cursor = self.connection.execute(
                 "DELETE FROM runs WHERE started < ? AND id NOT IN (SELECT run FROM accepted)", (before,)

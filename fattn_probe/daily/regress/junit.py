@@ -1,4 +1,4 @@
-"""Outcomes as JUnit XML, for CI systems."""
+"""Write outcomes as JUnit XML, for CI systems."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit(outcomes: Sequence[Outcome]) -> str:
-    """The document: one test suite per target, one test per case.
+    """The XML document: one test suite per target, one test per case.
 
     A case that causes exit code 5 or 6 is a `failure`. A case that was lost, not judged or not run is an `error`, never
     a pass. An unsupported case is `skipped` with its reason, as is a failure that the accepted run also has, or that is
@@ -64,7 +64,7 @@ def _test(outcome: Outcome, result: Result, alarms: Sequence[Change]) -> ET.Elem
         _add_properties(test, {"taken over": "from an earlier run"})
     finding, place = result.finding, ""
     defect = {"known": result.known} if result.known else {}
-    if finding is not None:  # the place where a kernel was stopped
+    if finding is not None:  # where a kernel was stopped by a fault
         indices = {"block": finding.block, "thread": finding.thread}
         places = {name: ",".join(map(str, index)) for name, index in indices.items() if index is not None}
         kernel = {"kernel": finding.kernel} if finding.kernel else {}
@@ -91,5 +91,5 @@ def _test(outcome: Outcome, result: Result, alarms: Sequence[Change]) -> ET.Elem
 
 
 def _text(text: str) -> str:
-    """The text without characters that XML forbids, since a crash's output may contain any byte."""
+    """Replace characters that XML forbids, since a crash's output may contain any byte."""
     return NOT_XML.sub("?", text)

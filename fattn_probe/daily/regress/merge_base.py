@@ -1,4 +1,4 @@
-"""A run of a fork compared with one of the same cases on the merge base, as its baseline."""
+"""Compare a fork's run with a run of the same cases on the merge base, which serves as the baseline."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from fattn_probe.verdict.judge.origin import Code
 
 @dataclass(frozen=True)
 class MergeBase:
-    """The merge base of a checkout with `ref`, and the attention files that differ from its own."""
+    """The merge base of a checkout and `ref`, and the attention files changed since then."""
 
     tree: Tree
     ref: str
@@ -33,7 +33,7 @@ class MergeBase:
         return f"{self.commit[:9]}, the merge base with {self.ref}"
 
     def places(self) -> str:
-        """The changed files and functions, for a summary."""
+        """The changed files and functions in words, for a summary."""
         base = resolve(commit_source(self.tree.root, self.commit))
         found = ", ".join(map(str, changed_functions(Code(base.root), Code(self.tree.root))))
         return f"Attention files that differ from {self}: {', '.join(self.changed)}. Changed places: {found}"
@@ -46,10 +46,10 @@ class MergeBase:
         own: SuiteRunner,
         given: Given,
     ) -> Iterator[Outcome]:
-        """Each outcome compared with a run of its cases on the merge base.
+        """Yield each outcome, compared with a run of its cases on the merge base.
 
-        A run that ended early is compared on the cases that it judged. If a line has no baseline, this run becomes its
-        baseline.
+        If a run ended early, only the cases that it judged are compared. If a line has no baseline, the run on the
+        merge base becomes its baseline.
         """
         options = replace(own.session.options, tree=resolve(commit_source(self.tree.root, self.commit)), patches=())
         session = Session(options, own.session.progress, watch=own.session.watch)
@@ -76,7 +76,7 @@ class MergeBase:
 
 
 def merge_base_of(tree: Tree | None, ref: str) -> MergeBase:
-    """The merge base of a source with a branch; InputError if the source is not a checkout."""
+    """The merge base of a source and a branch; raises InputError if the source is not a checkout."""
     if tree is None or not (root := tree.root).is_relative_to(Path(tree.spec).expanduser().resolve()):
         raise InputError("--base needs a git checkout as --source")
     commit = merge_base(root, ref)

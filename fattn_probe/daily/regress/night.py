@@ -1,4 +1,4 @@
-"""Everything that a page shows of one line and suite, from the database: the last run, and the runs before it."""
+"""The data of a page's section on one line and suite, from the database: the last run and earlier ones."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ MANY = 100
 
 @dataclass(frozen=True)
 class Night:
-    """The last run of a line and suite, the accepted run (`baseline`, `before`), and the cells of earlier runs."""
+    """The last run of a line and suite, the accepted run (`baseline`, results `before`), and earlier runs' cells."""
 
     run: Run
     baseline: Run | None
@@ -38,7 +38,7 @@ class Night:
 
     @property
     def not_run(self) -> int:
-        """The number of cases without a result that were planned, or that the accepted run has."""
+        """The number of cases without a result that were planned or that the accepted run has."""
         gone = sum(change.kind is ChangeKind.NOT_RUN for change in self.changes)
         return max(gone, self.run.planned - len(self.results))
 
@@ -58,7 +58,7 @@ class Night:
     def scenarios(self) -> dict[str, list[str]]:
         """The names of each scenario's cases; a scenario with many cases is split by head size.
 
-        A case without a known scenario stands alone; if there are many such cases, they form one group.
+        A case without a known scenario forms its own group; if there are many, they share one group.
         """
         found: dict[str, list[str]] = {}
         for name in self.results:
@@ -72,7 +72,7 @@ class Night:
         return parts
 
     def worth_a_look(self, most: int) -> list[str]:
-        """The cases to draw one by one: first changed, failed or lost ones, then those whose status has varied."""
+        """At most `most` cases to draw one by one: changed, failed or lost ones, then those whose status has varied."""
         changed = {change.case for change in self.changes}
 
         def rank(name: str) -> int:
@@ -84,9 +84,9 @@ class Night:
 
 
 def shown(history: History, suite: str = "") -> Iterator[Night]:
-    """The runs of each line and suite that a page shows, oldest first.
+    """Yield the runs of each line and suite that a page shows, oldest first.
 
-    These are the last complete run, and since then the last run with each filter.
+    These are the last complete run, and the last later run with each filter.
     """
     by_line: dict[tuple[str, str], list[Run]] = {}
     for run in history.runs(suite=suite):
@@ -129,6 +129,6 @@ def night_of(history: History, run: Run) -> Night:
 
 
 def worst(statuses: Sequence[str]) -> str:
-    """The worst of several statuses."""
+    """The worst of several statuses, in the order that tables use."""
     order = ("fail", "unjudged", "lost", "unsupported", "pass")
     return min(statuses, key=lambda status: order.index(status) if status in order else 1)

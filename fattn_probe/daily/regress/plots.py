@@ -1,4 +1,4 @@
-"""The pictures of the history's page: verdicts, errors and times over the runs, wrong outputs, the division of work."""
+"""The pictures on the history's page: verdicts, errors and times by run, wrong outputs, the division of work."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,19 +21,19 @@ LOOKS = {status: Look(name) for status, name in {"pass": "p", "fail": "f", "unsu
 OTHER, BITS, LIMIT = Look("l"), Look("bits"), Look("limit")
 WIDTH, HEIGHT, EDGE = 300.0, 58.0, 4.0
 Values = Sequence[float | None]
-"""One value per run, None if there is none."""
+"""One value per run; None for a run without one."""
 ERRORS = {
     "h0": f"below {SCALE.limits[0]:g}",
     **{look.name: f"{limit:g} and more" for look, limit in zip(SCALE.looks[1:], SCALE.limits, strict=True)},
     SCALE.odd.name: "not finite, or unwritten",
 }
-"""The key of an error map: the words for each CSS class."""
+"""The legend of an error map: the words for each CSS class."""
 MOST_BLOCKS = 20000
 
 
 @dataclass(frozen=True)
 class Square:
-    """One run: its status, its tooltip, and whether its bits differ from those of the run before."""
+    """One run: its status, its tooltip, and whether its bits differ from the previous run."""
 
     status: str
     said: str
@@ -41,7 +41,7 @@ class Square:
 
 
 def strip(marks: Sequence[Square]) -> Markup:
-    """One square per run: its colour is the verdict, a bar before it marks changed bits."""
+    """Draw one square per run: its colour shows the verdict, a bar before it marks changed bits."""
     worst = [mark.status for mark in marks if mark.status not in ("pass", "unsupported")]
     label = f"{number_of(len(marks), 'run')}, {len(worst)} not passed"
     squares = [
@@ -52,10 +52,10 @@ def strip(marks: Sequence[Square]) -> Markup:
 
 
 def plot(series: Mapping[str, Values], label: str, *, least: float, limit: float | None = None) -> Markup:
-    """Lines over the runs, by CSS class; empty if no line has two values. A dashed line marks `limit`.
+    """Plot lines over the runs, by CSS class; empty if no line has two values. A dashed line marks `limit`.
 
-    The height covers at least `least`, so that noise looks like noise. A run between two runs without a value is a
-    point.
+    The height covers a range of at least `least`, so that noise looks like noise. A run whose neighbours have no value
+    is drawn as a point.
     """
     known = [value for line in series.values() for value in line if value is not None]
     if max((sum(value is not None for value in line) for line in series.values()), default=0) < 2:
@@ -75,7 +75,7 @@ def plot(series: Mapping[str, Values], label: str, *, least: float, limit: float
 
 
 def _lines(shade: str, values: Values) -> list[Stroke]:
-    """A line for each run of values, a point for one that stands alone."""
+    """A line for each sequence of consecutive values, a point for an isolated value."""
     lines: list[list[tuple[float, float]]] = [[]]
     for place, value in enumerate(values):
         if value is None:
@@ -86,19 +86,19 @@ def _lines(shade: str, values: Values) -> list[Stroke]:
 
 
 def swatch(name: str, kind: str, width: float = 12, height: float = 12) -> Markup:
-    """The colour of one kind of mark in the drawings with a name."""
+    """A swatch for a legend: the colour of one kind of mark in the drawings called `name`."""
     return Markup(svg(Drawing(name, width, height, (Box(0, 0, width, height, Look(kind)),))))
 
 
 def log10(value: float | None) -> float | None:
-    """The logarithm; None if it does not exist."""
+    """The decimal logarithm; None for 0 or None."""
     return math.log10(value) if value else None
 
 
 def work_facts(case: StoredCase, result: Result, identity: Identity) -> Facts | None:
-    """The facts for the map of work; None if the launches have no kernel of known arithmetic.
+    """The facts for the map of work; None if no launched kernel's division of work is known.
 
-    The mask is not known here, so every KV step counts as done.
+    The mask is unknown here, so every KV step counts as done.
     """
     geometry = geometry_of(case.op, result.kernels, arch_number(identity.cc)) if result.launches else None
     if geometry is None or int(np.prod(geometry.kernel.blocks)) > MOST_BLOCKS:

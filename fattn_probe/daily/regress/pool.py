@@ -1,4 +1,4 @@
-"""Cases judged by worker processes, each with its own runners; a worker that dies costs only time."""
+"""Judge cases in worker processes, each with its own runners; a worker that dies costs only time."""
 
 import functools
 import traceback
@@ -23,7 +23,7 @@ Judge = Callable[[Session, Case, Target], Result]
 
 @dataclass(frozen=True)
 class Job:
-    """How cases are judged on a target; `brief` does not search for the cause of a failure."""
+    """The way cases are judged on a target; `brief` judges without searching for the cause of a failure."""
 
     judge: Judge
     options: RunOptions
@@ -34,7 +34,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Growth:
-    """The builds of a job after a number of compilations, because a build grows."""
+    """The builds of a job after `times` compilations, each of which adds to them."""
 
     times: int = 0
     builds: Mapping[str, Build] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Growth:
 
 @dataclass
 class PoolWorker:
-    """The worker's side: a session for each job, whose runner is kept while the build has all that cases need."""
+    """A worker's state: a session per job, whose runner is kept while the build has all needed kernels."""
 
     jobs: Sequence[Job]
     tell: Tell
@@ -51,7 +51,7 @@ class PoolWorker:
     sessions: dict[int, Session] = field(default_factory=dict)
 
     def session(self, number: int, growth: Growth) -> Session:
-        """The session of a job, with a build that has grown at least this far."""
+        """The session of a job, with a build at least as complete as `growth`."""
         if number not in self.sessions:
             job = self.jobs[number]
             self.sessions[number] = Session(job.options, self.tell, dict(job.builds))
@@ -63,18 +63,18 @@ class PoolWorker:
         return session
 
     def judge(self, case: Case, number: int, growth: Growth, *, brief: bool = False) -> Result:
-        """The result of a case."""
+        """Judge a case of a job."""
         job = self.jobs[number]
         if brief and job.brief is not None:
             job = replace(job, judge=job.brief)
         return result_or_loss(job, self.session(number, growth), case)
 
     def each(self, tasks: "Sequence[Task]") -> list[Any]:
-        """The answers of several tasks: one case in several jobs, whose judges keep the answers of the case before."""
+        """Run several tasks, one case in several jobs: their judges share its inputs and exact answer."""
         return [task(self) for task in tasks]
 
     def alone(self, case: Case, number: int, growth: Growth) -> orders.Output:
-        """The output of a case in a separate process, or the reason why there is none."""
+        """The output of a case that runs in a separate process, or the reason why it has none."""
         try:
             return orders.alone(self.session(number, growth), case, self.jobs[number].target)
         except (BuildError, LostError) as error:
@@ -83,7 +83,7 @@ class PoolWorker:
     def in_order(
         self, expected: Mapping[str, orders.Output], cases: Sequence[Case], seed: int, number: int, growth: Growth
     ) -> list[orders.OrderDifference] | str:
-        """The cases whose output in a random order is not the expected one, or why that is not known."""
+        """The cases whose output in a random order differs from the expected one, or the reason why this is unknown."""
         session = self.session(number, growth)
         try:
             return orders.differences(session, cases, self.jobs[number].target, seed, expected)
@@ -92,25 +92,25 @@ class PoolWorker:
 
 
 Task = Callable[[PoolWorker], Any]
-"""A method of `PoolWorker` with its arguments, as a `functools.partial`."""
+"""A method of `PoolWorker` and its arguments, as a `functools.partial`."""
 
 
 def pool_of(jobs: Sequence[Job], workers: int, progress: Report = silent) -> Workers[Task, Any]:
-    """At most `workers` processes for tasks of these jobs."""
+    """Start at most `workers` processes for the tasks of these jobs."""
     sendable = [replace(job, target=picklable(job.target)) for job in jobs]
     return Workers[Task, Any](functools.partial(working, sendable), workers, progress)
 
 
 @contextmanager
 def working(jobs: Sequence[Job], tell: Tell) -> Iterator[Callable[[Task], Any]]:
-    """A worker's function, which reports the progress of builds."""
+    """Yield a worker's function for tasks; it reports the progress of builds."""
     with ExitStack() as stack:
         worker = PoolWorker(jobs, tell, stack)
         yield lambda task: task(worker)
 
 
 def result_or_loss(job: Job, session: Session, case: Case) -> Result:
-    """The result of a case; any exception makes it lost."""
+    """Judge a case; any exception makes it lost."""
     try:
         return job.judge(session, case, job.target)
     except Exception as error:  # noqa: BLE001 (the boundary of a process: the other cases go on)
@@ -118,7 +118,7 @@ def result_or_loss(job: Job, session: Session, case: Case) -> Result:
 
 
 def judged(job: Job, cases: Sequence[Case], workers: int, progress: Report = silent) -> Generator[Result]:
-    """The results of cases, each as soon as it is known, from at most `workers` processes; the longest case first.
+    """Yield each result as soon as it is known, from at most `workers` processes; starts the longest case first.
 
     A case that kills several workers is lost. Closing the iterator ends the workers and their runners.
     """

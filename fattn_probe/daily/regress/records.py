@@ -35,9 +35,9 @@ NOT_FINITE = 255
 
 @dataclass(frozen=True)
 class PackedMap:
-    """Head x query: the largest error at each place, in units of the expected error of its row.
+    """An error map, head x query: the largest error at each place, in units of its row's expected error.
 
-    `packed` is zlib-compressed and has one byte per place, `rows` x `columns` of them: 0 is below `LEAST`, 255 is not
+    `packed` is zlib-compressed, with one byte for each of `rows` x `columns` places: 0 is below `LEAST`, 255 is not
     finite, and the values between cover `DECADES` decades.
     """
 
@@ -61,7 +61,7 @@ class PackedMap:
 
 
 def packed_map_of(judgement: Judgement) -> PackedMap | None:
-    """The map of a wrong output if all of it was checked; else None."""
+    """The error map of a wrong output; None if not all of the output was checked."""
     deviation = judgement.verdict.deviation
     if judgement.dst is None or deviation is None or judgement.verdict.status != "fail":
         return None
@@ -80,16 +80,16 @@ def packed(values: F64, heads: int, queries: int) -> PackedMap:
 
 
 ORDER = ("pass", "fail", "unjudged", "unsupported", "lost")
-"""The statuses of a result, in the order in which counts name them."""
+"""The statuses of a result, in the order in which counts list them."""
 
 
 @dataclass(frozen=True)
 class Identity:
     """The origin of a run's results.
 
-    `device` is the GPU's name or the simulator's (`sim:h200`), `cc` its compute capability, `driver` empty on the
-    simulator, `build_number` that of llama.cpp, `version` that of fattn-probe. These are names; `fingerprint` has the
-    contents that they stood for, None for a run of an older version.
+    `device` is the name of the GPU, real or simulated (`sim:h200`), `cc` its compute capability; `driver` is empty on
+    the simulator, `build_number` is that of llama.cpp, `version` that of fattn-probe. These are only names;
+    `fingerprint` identifies the contents, and is None for a run of an older version.
     """
 
     machine: str
@@ -121,14 +121,13 @@ class Identity:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one case: its `Judgement` as the history stores it; fields of the same name mean the same.
+    """The result of one case: its `Judgement` as stored in the history; fields of the same name mean the same.
 
-    `reason` is the first line of the judgement's reason, `failure` all of it. `metrics` come from
-    `results.metrics_of`; `error_map` is for a wrong output. `launches` is the text of the launch records, one JSON line
-    each. `diagnosis` is the first cause of a wrong output, in words. `unlike_base` says how the launches of an edited
-    or patched llama.cpp differ from those of its base (`run/base.py`). `fingerprint` is the case's
-    (`case_fingerprint`), empty in runs of older versions. `reused`: the verdict of an earlier run was reused,
-    because none of the code that the case executes had changed.
+    `reason` is the first line of the judgement's reason, `failure` all of it. `metrics` come from `results.metrics_of`;
+    only a wrong output has an `error_map`. `launches` has one JSON line per launch record. `diagnosis` is the first
+    cause of a wrong output, in words. `unlike_base` describes how the launches of an edited or patched llama.cpp differ
+    from those of its base (`run/base.py`). `fingerprint` is that of the case (`case_fingerprint`), empty in runs of
+    older versions. `reused`: this is the verdict of an earlier run, which executed the same code.
     """
 
     name: str
@@ -174,7 +173,7 @@ class Result:
 
     @property
     def explained(self) -> str:
-        """The reason, which begins with the known defect if the failure is one, and otherwise ends with the cause."""
+        """The reason, preceded by the known defect if the failure is one, otherwise followed by the cause."""
         if self.known or not self.diagnosis:
             return named(self.known, self.reason)
         return f"{self.reason}; cause: {self.diagnosis}"
@@ -186,7 +185,7 @@ class Result:
 
 
 RESULT = Document("a result", Result)
-LAUNCHES_IN = functools.lru_cache(maxsize=1 << 12)(parse_launches)  # many results have equal ones, and need them often
+LAUNCHES_IN = functools.lru_cache(maxsize=1 << 12)(parse_launches)  # results often have the same launches
 
 
 class Cell(NamedTuple):
@@ -202,7 +201,7 @@ class Cell(NamedTuple):
 
 
 def case_fingerprint(case: Case) -> str:
-    """A digest of a case, and of its tolerance and expectations, which decide the verdict too."""
+    """A digest of a case with its tolerance and expectations, which also affect the verdict."""
     told = [case.digest, case.tolerance.model_dump(mode="json"), case.expect]
     return short(json.dumps(told, sort_keys=True, default=str))
 
@@ -246,7 +245,7 @@ def whole_op(text: str) -> str:
 
 @dataclass(frozen=True)
 class Shard:
-    """Shard `number` (from 1) of `of`: a case's digest alone determines its shard."""
+    """Shard `number` (from 1) of `of` shards; a case's digest alone determines its shard."""
 
     number: int = 1
     of: int = 1
@@ -264,7 +263,7 @@ ALL = Shard()
 
 
 def parse_shard(text: str) -> Shard:
-    """Parse a shard such as `2/8`; InputError for anything else."""
+    """Parse a shard such as `2/8`; raises InputError for anything else."""
     found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
     if not found or not 1 <= int(found[1]) <= int(found[2]):
         raise InputError(f"--shard {text!r}: not a shard, allowed: K/N with 1 <= K <= N, such as 2/8")
@@ -273,9 +272,9 @@ def parse_shard(text: str) -> Shard:
 
 @dataclass(frozen=True)
 class RunPart:
-    """One process's part of a run: its shard, and the name of the night, whose runs several processes may share.
+    """One process's part of a run: its shard, and the name of a night, whose runs several processes may share.
 
-    A call of `regress` without `--run` has a name of its own, by which `--resume` finds its runs.
+    A call of `regress` without `--run` makes up a unique name, by which `--resume` finds its runs.
     """
 
     shard: Shard = ALL
@@ -297,7 +296,7 @@ class RunPart:
 MERGE_BASE = "merge base "
 """The prefix of a night's name if its runs only serve as baselines of other runs."""
 WHOLE = RunPart()
-"""The whole of an unshared run."""
+"""The only part of a run that is not shared."""
 
 
 @dataclass(frozen=True)
@@ -327,16 +326,16 @@ class Run:
 
     @property
     def only_baseline(self) -> bool:
-        """Whether it is the run of a merge base, which only serves as the baseline of another run."""
+        """Whether this is the run of a merge base, which only serves as another run's baseline."""
         return self.night.startswith(MERGE_BASE)
 
     @property
     def place(self) -> str:
-        """Where it ran, with the entry of the suite in brackets if it is not the suite's own: `sim:h200 (races)`."""
+        """Where the run took place, with its entry in brackets unless that is the suite itself: `sim:h200 (races)`."""
         entry = self.suite.partition("/")[2]
         return f"{self.identity.device} ({entry})" if entry else self.identity.device
 
     @property
     def whole(self) -> bool:
-        """Whether it ran all cases of its suite: it was not stopped, and had no filter."""
+        """Whether the run covered all cases of its suite: it was not stopped, and had no filter."""
         return self.ended is not None and not self.settings.only

@@ -1,4 +1,4 @@
-"""One page of a history: the last runs, what changed, and the course of errors, times and verdicts."""
+"""The HTML page of a history: the last runs, what changed, and errors, times and verdicts over time."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ WHY = {
     ChangeKind.KERNEL: "different code computes this op; its rounding and its speed may differ",
     ChangeKind.LAUNCH: "the work is divided differently",
     ChangeKind.BITS: "still correct, but not bit-identical: caches and golden files differ",
-    ChangeKind.UNJUDGED: "nothing tells whether the output is correct",
+    ChangeKind.UNJUDGED: "there is no way to tell whether the output is correct",
     ChangeKind.LOST: "no verdict",
     ChangeKind.NOT_RUN: "no verdict",
     ChangeKind.REMOVED: "the suite no longer has the case",
@@ -39,7 +39,7 @@ LEAST_TIME = 0.1
 
 
 def report(history: History, suite: str = "") -> str:
-    """The page; if a suite is given, only of this suite."""
+    """Make the page; for one suite only, if given."""
     found = list(shown(history, suite))
     once = {(night.run.identity.line, night.run.suite): night for night in reversed(found)}  # without partial runs
     statuses = {key: {name: result.status for name, result in night.results.items()} for key, night in once.items()}
@@ -102,13 +102,13 @@ def _section(history: History, night: Night) -> dict[str, Any]:
 
 
 def partial(run: Run) -> str:
-    """The reason why a run is partial: it did not finish, or it had a filter."""
+    """The reason if a run is partial: it did not finish, or it had a filter."""
     stopped = ", not finished" if run.ended is None else ""
     return f"{stopped}, only {run.settings.only}" if run.settings.only else stopped
 
 
 def verdict_of(night: Night) -> tuple[str, str]:
-    """The run's verdict in a few words, the worst result first; and pass, fail, or lost if cases have no verdict."""
+    """The run's verdict in a few words, worst result first, and a status: pass, fail, or lost (no verdict)."""
     unsaid = sum(night.counts.get(status, 0) for status in ("unjudged", "lost", "not run"))
     wrong, changed, rest = len(night.failures), len(night.changes), f"{unsaid} without a verdict"
     if night.alarms or (wrong and night.baseline is None):
@@ -122,7 +122,7 @@ def verdict_of(night: Night) -> tuple[str, str]:
 
 
 def unjudged(night: Night) -> Iterator[tuple[str, str]]:
-    """(case, why) of each case without a verdict."""
+    """Yield (case, reason) for each case without a verdict."""
     for shard in night.missing_shards:
         yield f"shard {shard}", "not finished: the run was killed, is still running, or its history was not merged"
     silent = ("lost", "unjudged")
@@ -141,7 +141,7 @@ def _failure(night: Night, result: Result) -> dict[str, Any]:
         if night.failures.index(result) < MOST_WRONG:
             tiles = tiles_of(case, result, night.run.identity) if case else ()
             picture = picture_of(packed, f"errors of {result.name}, {size}", tiles)
-    crash, finding = None, result.finding  # where a kernel stopped, if it did
+    crash, finding = None, result.finding  # where a fault stopped a kernel, if one did
     if finding is not None:
         line = f"{finding.file}:{finding.line}" if finding.file else ""
         frames = tuple(map(brief_frame, finding.frames))
@@ -157,7 +157,7 @@ def _failure(night: Night, result: Result) -> dict[str, Any]:
 
 
 def _maps(night: Night) -> Iterator[dict[str, Any]]:
-    """The division of work of cases that failed or changed their launch, now and before."""
+    """Yield the division of work, now and before, for cases that failed or changed their launch."""
     moved = [change.case for change in night.changes if change.kind in (ChangeKind.LAUNCH, ChangeKind.KERNEL)]
     names = dict.fromkeys([*(result.name for result in night.failures), *moved])
     for place, name in enumerate([name for name in names if name in night.cases][:MOST_MAPS]):
@@ -196,7 +196,7 @@ def _scenario(night: Night, name: str, cases: Sequence[str]) -> dict[str, Any]:
 
 
 def _errors(by_run: Sequence[Sequence[Cell]], name: str) -> Markup:
-    """The largest and the median error / bound of each run; NMSE if the last run with an output has no bound."""
+    """Plot each run's largest and median error / bound, or NMSE if the last run with an output has no bound."""
     known = [[cell.ratio for cell in cells if cell.ratio is not None] for cells in by_run]
     errors = [[cell.nmse for cell in cells if cell.nmse is not None] for cells in by_run]
     limit: float | None = 0.0
@@ -208,7 +208,7 @@ def _errors(by_run: Sequence[Sequence[Cell]], name: str) -> Markup:
 
 
 def _times(by_run: Sequence[Sequence[Cell]], name: str) -> Markup:
-    """The sum of the cases' times, for runs in which all were timed."""
+    """Plot the sum of the cases' times, for runs in which all cases were timed."""
     number = max((sum(cell.time is not None for cell in cells) for cells in by_run), default=0)
     timed = [[cell.time for cell in cells if cell.time is not None] for cells in by_run]
     sums = tuple(sum(times) if times and len(times) == number else None for times in timed)

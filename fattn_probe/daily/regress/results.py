@@ -28,13 +28,13 @@ OnResult = Callable[[Result, int, int], None]
 
 @dataclass
 class LastAnswers:
-    """Keeps the inputs and the exact answer of the last case, which a suite judges on several GPUs."""
+    """A cache of the last case's inputs and exact answer, since a suite judges a case on several GPUs."""
 
     last: Answers | None = None
 
     @contextmanager
     def of(self, case: Case) -> Iterator[Answers]:
-        """The answers for a case; InputError if its inputs cannot be read."""
+        """The answers for a case; raises InputError if its inputs cannot be read."""
         if self.last is None or self.last.case != case:
             self.last = None
             with inputs_of(case) as inputs:
@@ -56,10 +56,10 @@ def result_of(
     diagnosed: bool = True,
     kept: LastAnswers | None = None,
 ) -> Result:
-    """Run and judge one case as `compare` does; an error on the way makes it lost.
+    """Run and judge one case as `compare` does; an error in either makes the case lost.
 
-    `timed` is False if other processes share the GPU: its times are meaningless then. An output that one of `verdicts`
-    is about is not judged again. If not `diagnosed`, a failure has no cause. `kept` has the answers of the case before.
+    `timed` is False if other processes share the GPU, which makes its times meaningless. An output that is already in
+    `verdicts` is not judged again. If not `diagnosed`, a failure has no cause. `kept` has the last case's answers.
     """
     try:
         with (kept or LastAnswers()).of(case) as answers:
@@ -76,7 +76,7 @@ def result_of(
 
 
 def recorded(judgement: Judgement, *, timed: bool) -> Result:
-    """A judgement as a result for the history; with times if they are meaningful."""
+    """Convert a judgement to a result for the history; keeps the times only if `timed`."""
     return Result(
         name=judgement.case,
         digest=judgement.digest,

@@ -1,4 +1,4 @@
-"""Continue the last unfinished call of `regress`, with those of its results that are still valid."""
+"""Continue the last unfinished call of `regress`, and keep its results that are still valid."""
 
 import json
 import uuid
@@ -14,8 +14,8 @@ from fattn_probe.daily.regress.schema import transaction, translated
 def night_of(history: History, suite: str, source: str, only: str, targets: frozenset[str], *, resume: bool) -> str:
     """The name of the night of a call: a new one, or with `resume` that of the last call that did not finish.
 
-    That call has the same suite, source and filter, and shares a target: names, not contents. `source` names the
-    source, its patches and a given build; `targets` are those of all entries.
+    That call must have the same suite, source and filter, and share a target; these are compared by name. `source`
+    names the source, its patches and a given build; `targets` are those of all entries.
     """
     query = "SELECT night, targets FROM calls WHERE suite = ? AND source = ? AND only = ? AND ended IS NULL"
     with translated(history.path), transaction(history.connection):
@@ -31,7 +31,7 @@ def night_of(history: History, suite: str, source: str, only: str, targets: froz
 
 
 def finish(history: History, night: str) -> None:
-    """Mark a call as finished, unless it left a run unfinished that no later one replaces."""
+    """Mark a call as finished, unless one of its runs is unfinished and was not replaced by a later one."""
     last = {(run.identity.line, run.suite): run for run in history.runs() if run.night == night}
     if all(run.ended for run in last.values()):
         with translated(history.path), transaction(history.connection):
@@ -39,9 +39,9 @@ def finish(history: History, night: str) -> None:
 
 
 def take_over(history: History, run: Run, fingerprints: Mapping[str, str]) -> set[str]:
-    """The cases that need not run, because the night has results for them with the same fingerprints.
+    """The cases that need not run, because this night already has results with the same fingerprints.
 
-    A run that was begun anew because something changed first gets the results of the night's earlier runs; those that
+    If something changed and a new run was begun, it first gets the results of the night's earlier runs; those that
     cannot be used are reported. A lost case runs again.
     """
     found = usable(history.results(run), fingerprints)
@@ -64,7 +64,7 @@ def take_over(history: History, run: Run, fingerprints: Mapping[str, str]) -> se
 
 
 def unlike_parts(history: History, run: Run) -> str:
-    """How a run differs, in words, from others of its night, line and suite; otherwise they would be one run."""
+    """Describe how a run differs from the other runs of its night, line and suite."""
     runs = (
         one for one in history.runs(run.identity.line, run.suite) if one.night == run.night != "" and one.id != run.id
     )
@@ -79,6 +79,6 @@ def differences_of(run: Run, earlier: Run) -> tuple[str, ...]:
 
 
 def usable(results: Mapping[str, Result], fingerprints: Mapping[str, str]) -> set[str]:
-    """The cases that have a verdict with the expected fingerprint."""
+    """The names of the cases that have a verdict with the expected fingerprint."""
     ended = {name: result for name, result in results.items() if result.status != "lost"}
     return {name for name, result in ended.items() if result.fingerprint == fingerprints.get(name, "none")}

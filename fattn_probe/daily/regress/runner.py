@@ -50,8 +50,8 @@ Stopped = Literal["", "interrupted", "at the first failure"]
 class Outcome:
     """One run of a suite on one target, compared with the baseline.
 
-    `accepted` is the reason if it was accepted; `stopped` is why it is incomplete, empty if it is complete; `seconds`
-    is the time that its cases would have taken alone on all cores, without compiling.
+    `accepted` is the reason given if the run was accepted; `stopped` is why it is incomplete, empty if it is complete;
+    `seconds` is the time that its cases would have taken alone on all cores, without compiling.
     """
 
     run: Run
@@ -65,7 +65,7 @@ class Outcome:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of cases by status; `not run` counts those that a stopped run did not reach."""
+        """The number of cases by status; `not run` counts those that a stopped run did not reach."""
         statuses = [result.status for result in self.results.values()]
         found = {status: statuses.count(status) for status in ORDER}
         return found | {"not run": self.planned - len(statuses)}
@@ -77,7 +77,7 @@ class Outcome:
 
     @property
     def lost(self) -> float:
-        """The share of the cases without a verdict, not counting those that were not run after the first failure."""
+        """The share of cases without a verdict, not counting those skipped after the first failure."""
         first = self.stopped == "at the first failure"
         gone = self.counts["lost"] + (0 if first else self.counts["not run"])
         kinds = NO_VERDICT - {ChangeKind.NOT_RUN} if first else NO_VERDICT
@@ -94,7 +94,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Planned:
-    """An entry of a suite on one target: the names of suite and entry, its cases, and how they are judged."""
+    """A suite's entry on one target: the names of suite and entry, its cases, and the checks that judge them."""
 
     suite: str
     session: Session
@@ -113,8 +113,8 @@ class Planned:
 class EntryRun:
     """A planned entry and its run in the history.
 
-    `before` are the results of the baseline, `left` the cases of this call. `results` are their results as judged,
-    `stored` those with the additions of `orders` and `base`.
+    `before` are the results of the baseline, `left` the cases that this call must run. `results` are their results as
+    first judged, `stored` the same results with the additions of `orders` and `base`.
     """
 
     planned: Planned
@@ -136,11 +136,11 @@ class EntryRun:
 
     @property
     def complete(self) -> bool:
-        """Whether all of its cases are judged."""
+        """Whether all cases of the run are judged."""
         return len(self.results) == len(self.left) and not (self.ordered and self.orders is None)
 
     def settled(self, result: Result) -> Result:
-        """A result with everything that is known now; until its orders have run, a resumed run replaces it."""
+        """A result with all that is known so far; until its orders have run, a resumed run judges the case again."""
         if result.name in self.ordered and result.output:
             if self.orders is None:
                 return result
@@ -152,7 +152,7 @@ class EntryRun:
         return replace(result, fingerprint=self.planned.selection.fingerprints[result.name])
 
     def fails(self, result: Result) -> bool:
-        """Whether a result alone gives the call the exit code of a failure or a regression."""
+        """Whether this result alone is enough for the exit code of a failure or a regression."""
         if self.baseline is None:
             return result.status == "fail" and not result.known
         before = {name: one for name, one in self.before.items() if name == result.name}
@@ -160,7 +160,7 @@ class EntryRun:
 
 
 def with_orders(result: Result, orders: Orders, number: int) -> Result:
-    """A result with the check `order`, from a number of orders."""
+    """Add the check `order` to a result; `number` is the number of orders."""
     same = f"the same bits in {number_of(number, 'order')} of {number_of(orders.ops, 'op')} in one process"
     difference = orders.found.get(result.name)
     if difference is None:
@@ -175,7 +175,7 @@ def with_orders(result: Result, orders: Orders, number: int) -> Result:
 
 @dataclass
 class Standing:
-    """The progress of a call, for the bar; the schedule knows what is compiled, and the time left."""
+    """The progress of a call, for the progress bar; the schedule supplies compilation progress and the time left."""
 
     cases: int = 0
     judged: int = 0
@@ -197,20 +197,20 @@ class Standing:
 
 
 Say = Callable[[str, str], None]
-"""Called with a line about a result, and the result's status."""
+"""A callback that gets a line about a result, and the result's status."""
 
 
 def say_nothing(words: str, status: str) -> None:
-    """Say nothing."""
+    """Print nothing."""
 
 
 @dataclass(frozen=True)
 class SuiteRunner:
     """Runs all entries of a suite into a history, and reuses the results of the night that `part` names.
 
-    `workers` is the number of processes, None for one per core; with several on one GPU no times are stored. `only` is
+    `workers` is the number of processes, None for one per core; with several on one GPU, no times are stored. `only` is
     this call's filter, a regular expression over names; the baseline is reduced to the matching cases too. `say` is
-    called for each failure, as soon as it is known; with `exit_first`, the first one ends the call. If `fresh`, no
+    called for each failure as soon as it is known; with `exit_first`, the first failure ends the call. If `fresh`, no
     verdict of an earlier run is reused.
     """
 
@@ -228,9 +228,9 @@ class SuiteRunner:
     standing: Standing = field(default_factory=Standing)
 
     def outcomes(self, planned: Sequence[Planned]) -> list[Outcome]:
-        """Run all cases, and store the settled results, which need no run.
+        """Run all cases; also stores the settled results, which need no run.
 
-        After an interruption the results so far are in the history, and the run can be resumed.
+        After an interruption, the history has the results so far, and the run can be resumed.
         """
         runs = [self._begun(one) for one in planned]
         self.standing.statuses.clear()
@@ -251,7 +251,7 @@ class SuiteRunner:
         return [self._outcome(run, "" if run.complete else reason) for run in runs]
 
     def _begun(self, planned: Planned) -> EntryRun:
-        """Begin a run in the history, and find out which of its cases need not run."""
+        """Begin a run in the history, and determine which of its cases need not run."""
         selection = planned.selection
         if self.cluster is None:
             identity = identity_of(planned.session, planned.target)
@@ -262,7 +262,7 @@ class SuiteRunner:
         identity = self.part.of(replace(identity, fingerprint=fingerprint))
         settings = Settings(planned.checks, self.only)
         run = self.history.begin(identity, planned.suite, self.part, len(selection.names), settings=settings)
-        tree = planned.session.options.tree  # a build may be given without its source
+        tree = planned.session.options.tree  # the user may give a build without its source
         kernels = [case.name for case in kernel_cases(tree)] if tree else []
         self.history.know(map(StoredCase.of, selection.cases), identity, kernels)
         baseline = self.history.baseline(identity.line, planned.suite)
@@ -275,7 +275,7 @@ class SuiteRunner:
         return EntryRun(planned, run, baseline, before, left)
 
     def _events(self, runs: Sequence[EntryRun]) -> Generator[tuple[EntryRun, Event]]:
-        """Yield events of the runs. A real GPU whose times count runs one case at a time, after all other runs."""
+        """Yield events of the runs. Timed runs on a real GPU come last, one case at a time."""
         if self.cluster is not None:
             for run in runs:
                 with closing(self.cluster.judged(self._job(run.planned), run.left)) as results:
@@ -294,7 +294,7 @@ class SuiteRunner:
                 run.seconds = schedule.spent[number] / cores()
 
     def _heard(self, run: EntryRun, event: Event) -> bool:
-        """Store what is known now; returns whether it shows a failure."""
+        """Store what an event adds to the results; returns whether it shows a failure."""
         if isinstance(event, Result):
             run.results[event.name] = event
             self.standing.judged += 1
@@ -309,7 +309,7 @@ class SuiteRunner:
         return any([self._store(run, result) for result in run.results.values()])
 
     def _store(self, run: EntryRun, result: Result) -> bool:
-        """Store a result if it has changed; returns whether it is a failure, which is reported once."""
+        """Store a result if it has changed; returns whether it is a failure. Reports each failure once."""
         before, now = run.stored.get(result.name), run.settled(result)
         if now == before:
             return False
@@ -317,12 +317,12 @@ class SuiteRunner:
         self.history.add(run.run, now)
         fails = run.fails(now) and not (before is not None and run.fails(before))
         lost = [one.reason for one in run.stored.values() if one.status == "lost"] if now.status == "lost" else []
-        if fails or lost.count(now.reason) == 1:  # a file that does not compile loses many cases
+        if fails or lost.count(now.reason) == 1:  # many cases are lost together if a file does not compile
             self.say(f"{now.status} {now.name} on {run.run.place}: {now.explained}{now.place}", now.status)
         return fails
 
     def _job(self, planned: Planned, workers: int | None = None) -> Job:
-        """How some workers, here or in a cluster, judge the cases of an entry: each of them one case at a time."""
+        """The job by which workers, here or in a cluster, judge an entry's cases; each worker takes one at a time."""
         options, target = planned.session.options, planned.target
         repeat = options.repeat if target.engine == "cuda" else 1  # the simulator's times are meaningless
         threads = max(1, cores() // workers) if workers else 1
@@ -331,7 +331,7 @@ class SuiteRunner:
         return Job(judge, options, planned.session.builds if workers else {}, target)
 
     def _lane(self, run: EntryRun, workers: int, kept: LastAnswers) -> Lane:
-        """A run for the schedule, with the stored verdicts of its cases."""
+        """Make the lane of a run for the schedule, with the stored verdicts of its cases."""
         planned, job = run.planned, self._job(run.planned, workers)
         checks, ordered = planned.checks, tuple(run.ordered.values())
         verdicts = None if self.fresh else Verdicts.under(Session(job.options), planned.target, checks)
@@ -340,12 +340,12 @@ class SuiteRunner:
         return Lane(planned.on, planned.session, job, run.left, checks.order, ordered, verdicts)
 
     def workers_on(self, planned: Planned) -> int:
-        """Number of processes for an entry on a target: one if a GPU's repeats are timed."""
+        """The number of processes for an entry on a target: one if repeats are timed on a GPU."""
         timed = planned.target.engine == "cuda" and planned.session.options.repeat > 1
         return self.workers or (1 if timed else cores())
 
     def _outcome(self, run: EntryRun, stopped: Stopped) -> Outcome:
-        """A run compared with the baseline that was current at its start."""
+        """Compare a run with the baseline that was current at its start."""
         planned = len(run.planned.selection.names)
         after = self._of_shard(self.history.results(run.run))
         found = changes(run.before, after, complete=len(after) >= planned) if run.baseline else ()
@@ -368,7 +368,7 @@ def in_order(outcome: Outcome, names: Sequence[str]) -> Outcome:
 
 
 def identity_of(session: Session, target: Target) -> Identity:
-    """The identity of a session's results on a target; nothing is compiled for it."""
+    """The identity of a session's results on a target, found without compiling anything."""
     manifest, fingerprint = session.manifest_for(target), fingerprint_of(session, target)
     real = target.engine == "cuda"
     return Identity(
@@ -387,6 +387,6 @@ def identity_of(session: Session, target: Target) -> Identity:
 
 
 def outcome_of(night: Night) -> Outcome:
-    """The outcome of a run in the history, compared with its baseline."""
+    """The outcome of a run from the history, compared with its baseline."""
     planned = max(night.run.planned, len(night.results))
     return Outcome(night.run, night.results, night.baseline, night.changes, planned)

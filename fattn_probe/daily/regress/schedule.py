@@ -22,16 +22,16 @@ from fattn_probe.daily.regress.records import Result
 from fattn_probe.machine.run.orders import ENDED, OrderDifference, Output
 
 LONG = 1e30
-"""More FLOP than any case has."""
+"""More FLOPs than any case needs."""
 CAUSES = 4
-"""The number of failures of a kernel family whose cause is looked for: that takes most of a failure's time."""
+"""Number of failures per kernel family that are diagnosed, since diagnosis takes most of a failure's time."""
 
 
 @dataclass(frozen=True)
 class Orders:
-    """The first difference in each case that the orders of a lane caused, and the number of ops that took part.
+    """The first difference that a lane's random orders caused in each case, and the number of ops that took part.
 
-    `missing` says why there is no answer; empty if there is one.
+    `missing` is the reason if there is no answer, otherwise empty.
     """
 
     found: Mapping[str, OrderDifference]
@@ -40,12 +40,12 @@ class Orders:
 
 
 Event = Result | Orders | BesideBase
-"""News of a lane."""
+"""News about a lane."""
 
 
 @dataclass
 class Ordering:
-    """The orders of a lane: each case's output alone, and each order's differences by its seed."""
+    """The random orders of a lane: each case's output when run alone, and each order's differences, by seed."""
 
     outputs: dict[str, Output] = field(default_factory=dict)
     differences: dict[int, list[OrderDifference]] = field(default_factory=dict)
@@ -58,14 +58,14 @@ class Ordering:
 
     @property
     def found(self) -> Orders:
-        """The first difference of each case."""
+        """The first difference found in each case."""
         every = [one for seed in sorted(self.differences, reverse=True) for one in reversed(self.differences[seed])]
         return Orders({one.case: one for one in every}, len(self.expected), self.missing)
 
 
 @dataclass(order=True)
 class Ready:
-    """A task that can run: a method of `PoolWorker` and its arguments; ordered as tasks are handed out."""
+    """A task that can run: a method of `PoolWorker` and its arguments; sorts in the order of execution."""
 
     key: tuple[float, ...]
     method: Any = field(compare=False)
@@ -80,7 +80,7 @@ def families(kernels: Sequence[str]) -> frozenset[str]:
 
 
 class Schedule:
-    """Judges the cases of lanes in `workers` processes, while their kernels compile, the most `likely` first.
+    """Judges the cases of lanes in `workers` processes while kernels compile; the most `likely` cases come first.
 
     `left` is the number of remaining tasks, `spent` the core seconds that each lane has used.
     """
@@ -99,7 +99,7 @@ class Schedule:
         self._causes = Counter[frozenset[str]]()
 
     def events(self) -> Generator[tuple[int, Event]]:
-        """The news of all lanes, by number; closing the iterator stops workers and compilers."""
+        """Yield the news about all lanes, with their numbers; closing the iterator stops workers and compilers."""
         heard, news = CONTEXT.Pipe(duplex=False)
         jobs = [lane.job for lane in self.lanes]
         with (
@@ -152,7 +152,7 @@ class Schedule:
                     self._alone(number, known.name, ENDED)
 
     def _tasks(self) -> Iterator[Task | None]:
-        """The next task for a worker, None if there is none at the moment."""
+        """Yield the next task for a worker, or None if there is none at the moment."""
         while True:
             self._hear()
             every = self._next()
@@ -173,9 +173,9 @@ class Schedule:
             yield task
 
     def _next(self) -> list[Ready]:
-        """The next task: a case likely to show a change, else a kernel's smallest case, an order, the longest case.
+        """The next task: a case likely to show a change, or else a kernel's smallest case, an order, the longest case.
 
-        The longest case is judged in all lanes where it is ready, because that takes its inputs and answer only once.
+        The longest case is judged in all lanes where it is ready, so that its inputs and answer are computed only once.
         """
         while self._first:
             ready = heapq.heappop(self._first)
@@ -191,7 +191,7 @@ class Schedule:
         return found
 
     def _take(self, task: Any, answer: Any) -> None:  # noqa: ANN401 (whatever the method of a task returns)
-        """Process a worker's answer, or its answers to several tasks; if these killed it, each of them runs alone."""
+        """Process a worker's answer, or its answers to several tasks; tasks that killed the worker run again alone."""
         took = self.compilers.share * (time.monotonic() - self._running.pop(task))
         self.compilers.judging = len(self._running)
         if task.func != PoolWorker.each:
@@ -207,7 +207,7 @@ class Schedule:
             self._take_one(one, its_own, took / len(tasks))
 
     def _take_one(self, task: Any, answer: Any, took: float) -> None:  # noqa: ANN401 (as above)
-        """Process an answer; the orders of a lane run when the separate outputs of its cases are known."""
+        """Process an answer; a lane's orders start once all of its separate outputs are known."""
         number, words, died = task.keywords["number"], task.keywords, isinstance(answer, Died)
         self.left -= 1
         self.spent[number] += took
@@ -240,6 +240,6 @@ class Schedule:
 
     @property
     def seconds_left(self) -> float | None:
-        """The estimated time left; None without data about the remaining tasks."""
+        """The estimated time left, in seconds; None without data about the remaining tasks."""
         judging, compiling = self.rate.of(self.left), self.compilers.seconds_left
         return None if judging is None or compiling is None else (judging + compiling) / self.compilers.cores

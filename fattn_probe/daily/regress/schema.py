@@ -13,7 +13,7 @@ from fattn_probe.base.errors import InputError, LostError, MachineError
 from fattn_probe.daily.regress.records import whole_op
 
 APPLICATION_ID = 0x66617474
-"""`fatt`: marks a database of fattn-probe."""
+"""The bytes `fatt`, which mark a database as one of fattn-probe's histories."""
 FIRST_TABLES = frozenset({"runs", "launches", "results", "accepted"})
 """The tables of version 1, which had no application id."""
 BUSY_SECONDS = 60.0  # another run on the same database holds the lock for milliseconds
@@ -138,10 +138,10 @@ VERSION = len(MIGRATIONS)
 
 @contextmanager
 def opened(path: Path, *, reading: bool = False) -> Iterator[sqlite3.Connection]:
-    """Open the database at `path`, created or migrated if necessary; with `reading`, a current one is not written to.
+    """Open the database at `path`; creates or migrates it if needed. `reading` opens an up-to-date one read-only.
 
-    InputError for a folder, a file that is not a database, another program's database, one of a newer version of
-    fattn-probe, or one that may not be written. MachineError for a full disk, LostError for a lock that is not
+    Raises InputError for a folder, a file that is not a database, another program's database, one of a newer version of
+    fattn-probe, or one that may not be written. Raises MachineError for a full disk, LostError for a lock that is not
     released.
     """
     with translated(path):
@@ -152,7 +152,7 @@ def opened(path: Path, *, reading: bool = False) -> Iterator[sqlite3.Connection]
 
 
 def version_of(path: Path) -> int:
-    """The version of a history; 0 for a missing or empty file; InputError if the file is not a history."""
+    """The version of a history, 0 for a missing or empty file; raises InputError if the file is not a history."""
     if path.is_dir():
         raise InputError(f"history {path}: this is a folder; name a file")
     if not path.exists() or path.stat().st_size == 0:
@@ -170,7 +170,7 @@ def version_of(path: Path) -> int:
 
 
 def read_only(path: Path) -> sqlite3.Connection:
-    """A read-only connection."""
+    """Open a read-only connection."""
     writable = os.access(path.parent, os.W_OK, effective_ids=True)
     log = path.with_name(f"{path.name}-wal")
     how = "mode=ro" if writable or log.exists() else "immutable=1"  # WAL mode needs a second file, even for reading
@@ -195,7 +195,7 @@ def translated(path: Path) -> Iterator[None]:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """A transaction that locks out other writers from the start."""
+    """Run a transaction that locks out other writers from the start."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -206,7 +206,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Run the migrations that the database lacks, in order."""
+    """Apply the migrations that the database lacks, in order."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > VERSION:
         raise InputError(
@@ -214,7 +214,7 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         )
     while version < VERSION:
         with transaction(connection):
-            (now,) = connection.execute("PRAGMA user_version").fetchone()  # another process may have been faster
+            (now,) = connection.execute("PRAGMA user_version").fetchone()  # another process may have migrated it first
             if now == version:
                 for statement in [statement for statement in MIGRATIONS[version].split(";\n") if statement.strip()]:
                     connection.execute(statement)

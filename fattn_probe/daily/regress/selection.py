@@ -1,4 +1,4 @@
-"""Select the cases of a suite for a target, from its scenarios and from upstream's own list."""
+"""Select a suite's cases for a target from its scenarios and from upstream's own list."""
 
 import json
 from collections import Counter
@@ -34,26 +34,26 @@ class CaseSelection:
     whole: str = ""
 
     def some(self, pattern: str, given: str = FILTER) -> "CaseSelection":
-        """The cases and results whose name matches a regular expression, the value of the flag or key `given`."""
+        """Keep the cases and results whose names match a regular expression, the value of the flag or key `given`."""
         search = compiled(pattern, given).search
         with bounded(pattern, given):
             cases = tuple(case for case in self.cases if search(case.name))
             return CaseSelection(cases, tuple(result for result in self.settled if search(result.name)))
 
     def of(self, shard: Shard) -> "CaseSelection":
-        """The cases and results of a shard."""
+        """Keep the cases and results of a shard."""
         cases = tuple(case for case in self.cases if shard.has(case.digest))
         return CaseSelection(cases, tuple(result for result in self.settled if shard.has(result.digest)), self.digest)
 
     @cached_property
     def fingerprints(self) -> dict[str, str]:
-        """The fingerprints of the cases with their tolerances, by name: what results depend on apart from the run."""
+        """The fingerprints of the cases and their tolerances, by name: results depend only on these and on the run."""
         cases = {case.name: case_fingerprint(case) for case in self.cases}
         return cases | {result.name: result.digest for result in self.settled}
 
     @property
     def digest(self) -> str:
-        """A digest of all cases, which is the same for every shard of them."""
+        """A digest of all cases, which is equal for all shards."""
         return self.whole or short(json.dumps(self.fingerprints, sort_keys=True))
 
     @property
@@ -63,9 +63,9 @@ class CaseSelection:
 
 
 def select(entry: Entry, folder: Path, session: Session, target: Target, *, only: str = "") -> CaseSelection:
-    """An entry's cases on a target, from its scenarios and upstream's list, and the results that need no run.
+    """Select an entry's cases on a target from its scenarios and upstream's list, with the results that need no run.
 
-    InputError if the entry's own filter leaves none; `only` may.
+    Raises InputError if the entry's own filter leaves no case; `only` may leave none.
     """
     cases, settled = cases_of(entry, folder), list[Result]()
     if entry.upstream:
@@ -81,14 +81,14 @@ def select(entry: Entry, folder: Path, session: Session, target: Target, *, only
 
 
 def matching(results: Mapping[str, Result], only: str) -> dict[str, Result]:
-    """The results that a run with the filter `only` would have; all of them without a filter."""
+    """Keep the results that a run with the filter `only` would have; all of them without a filter."""
     search = compiled(only, FILTER).search
     with bounded(only, FILTER):
         return {name: result for name, result in results.items() if search(name)}
 
 
 def upstream_list(session: Session, target: Target) -> Sequence[OpResult]:
-    """Every case of the source's test-backend-ops: `ok` if the device supports it, else `not-supported`."""
+    """List every case of the source's test-backend-ops: `ok` if the device supports it, else `not-supported`."""
     limits = Timeouts(LIST_SECONDS, LIST_SECONDS)
     report = run_ops_on(session, target, "support", timeouts=limits, on_result=lambda result, total: None)
     if problem := report.problem():
@@ -97,9 +97,9 @@ def upstream_list(session: Session, target: Target) -> Sequence[OpResult]:
 
 
 def upstream_cases(listed: Iterable[OpResult], *, separate_V: bool) -> tuple[list[Case], list[Result]]:
-    """The cases to run, with our inputs, and the results of those that need no run.
+    """The cases to run, with fattn-probe's inputs, and the results of those that need no run.
 
-    A case's name is upstream's own text, with a number appended if the list has it twice. A case that the device does
+    A case's name is upstream's own text, with a number appended to a repeated one. A case that the device does
     not support needs no run. A supported case that no scenario can express is lost, with the reason.
     """
     cases: list[Case] = []

@@ -1,4 +1,4 @@
-"""A suite file: which scenarios, on which devices, with which source."""
+"""Suite files: the scenarios, devices, source and checks of a regression suite."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ class CheckSpec(Spec):
     repeat: int = Field(default=1, ge=1, le=MOST_REPEATS)
     """Runs of each case that must have equal bits."""
     batch_invariance: bool = False
-    """Whether some queries are computed alone too, and their bits compared with those of the batch."""
+    """Whether some queries also run alone, and their bits are compared with those of the batch."""
 
     roundings: bool = False
     """Whether an accurate output fails if its bits are not those of the rounding model."""
@@ -42,7 +42,7 @@ class CheckSpec(Spec):
     """Whether a correct output fails if the default release is known to launch different kernels for the op."""
 
     order: int = Field(default=0, ge=0, le=1000)
-    """Random orders in which all cases of the entry run in one process; each must give what it gives alone."""
+    """Random orders in which all cases of the entry run in one process; outputs must equal those of separate runs."""
 
     @property
     def checks(self) -> Checks:
@@ -60,15 +60,15 @@ class Entry(Spec):
     scenarios: list[str] = Field(default=[])
     """Scenario files and recorded cases, as paths or globs relative to the suite's file."""
     upstream: bool = False
-    """Whether to add every case of the source's test-backend-ops, with our inputs and our reference."""
+    """Whether to add every case of the source's test-backend-ops, with fattn-probe's inputs and reference."""
     only: str = ""
     """A regular expression: only cases whose name matches it."""
     cases: list[str] = Field(default=[])
-    """Names of cases: only these of the scenarios; empty for all."""
+    """Names of the only cases to take from the scenarios; empty for all."""
     on: list[str] = Field(default=["sim:h200"], min_length=1)
     """Targets of each case: sim:ID, gpu, gpu:N; `gpu?` is a GPU if this machine has one."""
     devices: str = ""
-    """A file that defines more GPUs for `on`, as `--devices` does; relative to the suite's file."""
+    """A file that defines more GPUs for `on`, as for `--devices`; relative to the suite's file."""
     repeat: int = Field(default=1, ge=1, le=MOST_REPEATS)
     """Timed runs of each case; above 1, a real GPU runs one case at a time and its times are kept."""
     flavour: Literal["release", "debug", "check"] = "release"
@@ -78,7 +78,7 @@ class Entry(Spec):
     quants: list[str] = Field(default=[])
     """K-V type pairs that the build has vec kernels for, besides the default ones, such as `q5_1-q4_0`."""
     check: CheckSpec = Field(default=CheckSpec())
-    """How the cases are judged: `model`, `sample`, `repeat`, `batch_invariance`, `roundings`, `kernels`, `order`."""
+    """The checks of the cases: `model`, `sample`, `repeat`, `batch_invariance`, `roundings`, `kernels`, `order`."""
 
     @field_validator("only")
     @classmethod
@@ -95,23 +95,23 @@ class Entry(Spec):
 
     @property
     def has_cases(self) -> bool:
-        """Whether the entry names any."""
+        """Whether the entry names any cases."""
         return bool(self.scenarios) or self.upstream
 
 
 class Suite(Entry):
-    """A regression suite: an entry itself, with further entries that have their own cases, targets and checks."""
+    """A regression suite: an entry, plus further entries with their own cases, targets and checks."""
 
     version: Literal[1]
     """Version of this schema."""
     about: str = Field(min_length=1, max_length=200)
     """One line: what the suite tests."""
     source: str = DEFAULT_SOURCE
-    """The llama.cpp to run; if the suite does not say, a checkout that contains the current folder comes first."""
+    """The llama.cpp to run; if the suite does not name one, a checkout that contains the current folder comes first."""
     lost: float = Field(default=0.02, ge=0, le=1)
-    """The share of cases that may be lost before a run has no verdict (exit 4)."""
+    """The share of lost cases above which a run has no verdict (exit 4)."""
     seconds: float = Field(default=0, ge=0)
-    """Time limit of a run on two cores with compiled kernels; the report of a longer one says so. 0: no limit."""
+    """Seconds that a run may take on two cores with compiled kernels; a longer run is reported. 0: no limit."""
     fresh: bool = False
     """Whether all cases run, including those whose code has not changed since an earlier run."""
     entries: list[Entry] = Field(default=[])
@@ -131,7 +131,7 @@ class Suite(Entry):
 
 
 def load_suite(path: Path) -> Suite:
-    """Read a suite; InputError names every mistake with its line."""
+    """Read a suite; raises InputError, which lists every mistake with its line."""
     document = parse(read_text(path, "the suite"), str(path))
     if document.mistakes:
         raise InputError("\n".join(f"{path}:{mistake.line}: {mistake.text}" for mistake in document.mistakes))
@@ -151,7 +151,7 @@ def load_suite(path: Path) -> Suite:
 
 
 def _mistakes(path: Path, document: YamlDocument, error: ValidationError) -> Iterator[str]:
-    """The messages of pydantic's errors, one for each key, though each alternative of a value has its own error."""
+    """Turn pydantic's errors into messages, one per key: pydantic reports each alternative of a value separately."""
     by_key: dict[Key, list[str]] = {}
     for details in error.errors(include_url=False):
         key, said = explain(details, document.value, Suite)
@@ -163,7 +163,7 @@ def _mistakes(path: Path, document: YamlDocument, error: ValidationError) -> Ite
 
 
 def _entry_mistakes(path: Path, document: YamlDocument, entries: Sequence[Entry]) -> Iterator[str]:
-    """The messages about entries without a name, with the name of an earlier one, or without cases."""
+    """Yield messages about entries without a name, with the name of an earlier one, or without cases."""
     first: dict[str, int] = {}
     for number, entry in enumerate(entries):
         line, place = document.line(("entries", number)), f"entries.{number}"
@@ -179,7 +179,7 @@ def _entry_mistakes(path: Path, document: YamlDocument, entries: Sequence[Entry]
 
 
 def only_of(entry: Entry) -> str:
-    """The name of the key `only` in messages, for an entry or a suite."""
+    """The name of the key `only` of an entry or a suite, for messages."""
     return f"`only` of {called(entry)}"
 
 
@@ -190,12 +190,12 @@ def called(entry: Entry) -> str:
 
 @functools.lru_cache(maxsize=1000)
 def cases_in(path: Path, changed: int) -> tuple[Case, ...]:
-    """The cases of a scenario file, last `changed` at that time; cached, because entries share most files."""
+    """The cases of a scenario file; cached by path and time of change, because entries share most files."""
     return tuple(read_cases(path))
 
 
 def cases_of(entry: Entry, folder: Path) -> list[Case]:
-    """The cases of an entry's scenarios, in the order of the file; InputError for a pattern or a name without any."""
+    """The cases of an entry's scenarios, in the order of the file; InputError if a pattern or name matches none."""
     cases: list[Case] = []
     for pattern in entry.scenarios:
         paths = find_files(folder, pattern)

@@ -1,4 +1,4 @@
-"""The output of `fattn-probe regress` and `history`: outcomes as text, JSON, Markdown and an exit code."""
+"""The output of `fattn-probe regress` and `history`: text, JSON, Markdown and the exit code."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,8 +20,8 @@ from fattn_probe.verdict.judge.known import by_defect
 STYLES = {"pass": "green", "fail": "bold red", "unjudged": "bold yellow", "unsupported": "dim", "lost": "magenta"}
 SHOWN = 20
 FAILURES = frozenset({ChangeKind.NEW_FAILURE, ChangeKind.SUPPORT_LOST, ChangeKind.UNJUDGED})
-"""The changes whose words say why a case does not pass."""
-MOST_ROWS = 200  # of a step summary, which is limited to 1 MiB
+"""The kinds of change whose words give the reason why a case does not pass."""
+MOST_ROWS = 200  # in a step summary, which GitHub limits to 1 MiB
 
 
 def render(outcomes: Sequence[Outcome]) -> RenderableType:
@@ -69,14 +69,14 @@ def _render(outcome: Outcome) -> Iterable[RenderableType]:
 
 
 def taken_over(outcome: Outcome) -> str:
-    """How many verdicts are from an earlier run; empty if none are."""
+    """A sentence with the number of verdicts from earlier runs; empty for 0."""
     number = sum(result.reused for result in outcome.results.values())
     said = f"{number} of {number_of(len(outcome.results), 'case')} reused: no code that they execute has changed"
     return said if number else ""
 
 
 def not_checked(outcome: Outcome) -> Iterator[str]:
-    """How many cases could not be checked, for each reason."""
+    """Yield, for each reason, a line with the number of cases that could not be checked."""
     checks = outcome.run.settings.checks
     results, found = outcome.results.values(), Counter[str]()
     found.update(f"{check.name}: {check.reason}" for result in results for check in result.checks if not check.made)
@@ -96,7 +96,7 @@ def _counted(counts: dict[str, int]) -> str:
 
 
 def _said(changes: Sequence[Change]) -> str:
-    """The numbers of changes and of regressions; cases that were not run are already in the counts."""
+    """The numbers of changes and of regressions; cases not run are left out, since the counts have them."""
     found = [change for change in changes if change.kind is not ChangeKind.NOT_RUN]
     alarms = sum(change.alarm for change in found)
     return f"{len(found)} changed, {number_of(alarms, 'regression')}" if found else "nothing changed"
@@ -137,7 +137,7 @@ def run_json(run: Run) -> dict[str, Any]:
 
 
 def settings_json(run: Run) -> dict[str, Any]:
-    """Keys `checks` (as in a suite file) and `filter`; null if unknown or not given."""
+    """A run's settings for JSON: `checks` (as in a suite file) and `filter`; null if unknown or not given."""
     checks = run.settings.checks
     return {"checks": asdict(checks) if checks else None, "filter": run.settings.only or None}
 
@@ -200,7 +200,7 @@ def known(outcome: Outcome) -> int:
 
 
 def render_versions(found: Sequence[Versions]) -> RenderableType:
-    """One row per case: what the old and the new version launched, whether the bits are equal, and both errors."""
+    """Show a row per case: its changes, the kernels of the old and the new version, and both errors (NMSE)."""
     parts: list[RenderableType] = []
     columns = ("case", "changed", "old\nkernel", "new\nkernel", "old\nNMSE", "new\nNMSE")
     for item in found:
@@ -210,7 +210,7 @@ def render_versions(found: Sequence[Versions]) -> RenderableType:
         for name, result in item.a.items():
             other, changes = item.b[name], kinds[name]
             first, second = result.kernel or result.status, other.kernel or other.status
-            # Launches and bits include the numbers, which no other column shows.
+            # For launches and bits, show the numbers too, which are in no other column.
             numbers = (ChangeKind.LAUNCH, ChangeKind.BITS)
             words = (f"{one.kind}: {one.words}" if one.kind in numbers else one.kind for one in changes)
             said = Text("\n".join(words) or "nothing")
@@ -228,7 +228,7 @@ def _nmse(result: Result) -> str:
 
 
 def versions_json(found: Sequence[Versions]) -> dict[str, Any]:
-    """Key `targets`: `on`, `sources`, `changes`, `a` and `b` (results by case)."""
+    """The JSON document, with the key `targets`: `on`, `sources`, `changes`, `a` and `b` (results by case)."""
     return {
         "targets": [
             {
@@ -250,7 +250,7 @@ def render_bisection(found: Bisection) -> RenderableType:
         words = result.status if result.status in VERDICTS else f"skipped, {ended(result)}"
         tried.append(Text(f"{source}: {words}", STYLES.get(result.status, "")))
     first = f"first bad source: {found.bad}"
-    if len(found.suspects) > 1:  # as the others were skipped
+    if len(found.suspects) > 1:  # the others were skipped
         first = f"the first bad source is one of {', '.join(found.suspects)}"
     return Group(*tried, Text(first, "bold"), Text(found.result.failure))
 
@@ -270,9 +270,9 @@ def _cell(text: str) -> str:
 def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
     """Raise the error with the exit code.
 
-    4 if too many cases were lost, 6 for a regression, 5 for a failure, 7 for an output that could not be judged. A
-    failure that the accepted run also has, or that is a known defect of llama.cpp, is reported and does not change the
-    exit code; nor does an output that was not judged in the accepted run either.
+    Exit code 4 if too many cases were lost, 6 for a regression, 5 for a failure, 7 for an output that could not be
+    judged. A failure is reported without changing the exit code if the accepted run has it too, or if it is a known
+    defect of llama.cpp; so is an output that was not judged in the accepted run either.
     """
     if interrupted := [outcome for outcome in outcomes if outcome.stopped == "interrupted"]:
         place = interrupted[0].run.place if len(interrupted) == 1 else f"{len(interrupted)} runs"

@@ -1,7 +1,7 @@
-"""The cases of the shipped suite that are most likely to show what a changed source does.
+"""The cases of the shipped suite that are most likely to show the effect of a changed source.
 
 `killers.csv` lists, for each function of the default release, the cases of `quick` that detected faults planted in it,
-and so reach it. `scripts/detection killers` makes the file from the verdicts on mutants.
+which proves that they reach it. `scripts/detection killers` makes the file from the verdicts on mutants.
 """
 
 import csv
@@ -34,13 +34,13 @@ from fattn_probe.verdict.judge.origin import Code
 TABLE, SUITE = "killers.csv", "quick"
 MOST_LISTED, MOST_RUN = 8, 4
 Name = tuple[str, str]
-"""An entry with its target, such as `few-sms on sim:h200-5`, and a case."""
+"""An entry with its target, such as `few-sms on sim:h200-5`, and the name of a case."""
 NEAR, FAR = 3, 1000
-"""The distance in lines from a change at which a planted fault counts a quarter; the weight of one in the same file."""
+"""Distance from a change, in lines, that quarters a planted fault's weight; a fault's weight in the same file."""
 
 
 class Killer(NamedTuple):
-    """A case, and the number of faults that it noticed on a line, which is counted from the function's first line."""
+    """A case, and the number of planted faults that it detected on a line, counted from the function's first line."""
 
     file: str
     function: str
@@ -66,11 +66,11 @@ class ChangedFunction:
 
 @dataclass(frozen=True)
 class Telling:
-    """The changed places, and the cases that noticed faults planted in these functions, the most telling first.
+    """The changed places, and the cases that detected faults planted in these functions, most telling first.
 
-    `noticed` are the numbers of faults by entry and case. `others` are cases that noticed faults elsewhere in the
-    changed files, or in any file of attention: whether they reach the changed lines is not known. `kernels` are the
-    families of kernels that the changed files concern.
+    `noticed` are the numbers of faults by entry and case. `others` are cases that detected faults elsewhere in the
+    changed files, or in any attention file; they may not reach the changed lines. `kernels` are the kernel families
+    that the changed files belong to.
     """
 
     base: str
@@ -80,7 +80,7 @@ class Telling:
     kernels: tuple[str, ...]
 
     def lines(self, rows: Sequence[Judgement]) -> Iterator[Text]:
-        """The places and cases in words, with the judged cases that launch no kernel of the changed files."""
+        """Describe the places and cases, and the judged cases that launch no kernel of the changed files."""
         yield Text(f"changed since {self.base}: {listed(self.changed)}", "bold")
         if self.noticed:
             faults = number_of(sum(self.noticed.values()), "fault")
@@ -97,7 +97,7 @@ class Telling:
                 yield Text(f"{row.case} on {row.on} launches no kernel of the changed files", "yellow")
 
     def document(self) -> dict[str, Any]:
-        """For JSON: `base`, `changed` (file, function, lines), `kernels`, and `noticed`: on, case, faults."""
+        """The JSON document: `base`, `changed` (file, function, lines), `kernels`, and `noticed`: on, case, faults."""
         changed = [{"file": one.file, "function": one.function or None, "lines": one.lines} for one in self.changed]
         noticed = [{"on": on, "case": case, "faults": faults} for (on, case), faults in self.noticed.items()]
         return {"base": self.base, "changed": changed, "kernels": self.kernels, "noticed": noticed}
@@ -105,7 +105,7 @@ class Telling:
     def chosen(self) -> list[tuple[Entry, Target, Case]]:
         """The few most telling cases that the suite still has, each from a different scenario.
 
-        Those that reach the changed functions come first.
+        The cases that reach the changed functions come first.
         """
         path, found = shipped.find("suite", SUITE), dict[Name, tuple[Entry, Target, Case]]()
         wanted = dict.fromkeys((*self.noticed, *self.others))
@@ -123,7 +123,7 @@ class Telling:
 
 
 def listed(items: Sequence[object]) -> str:
-    """The first items in words, and the number of the others."""
+    """List the first items, and the number of the others."""
     more = len(items) - MOST_LISTED
     return ", ".join(map(str, items[:MOST_LISTED])) + (f" and {more} more (--json has all)" if more > 0 else "")
 
@@ -150,7 +150,7 @@ def changed_functions(base: Code, new: Code) -> Iterator[ChangedFunction]:
 
 
 def telling(options: RunOptions, base: Base) -> Telling | None:
-    """The cases that reveal most about a source's changes from its base; None if no attention file has changed."""
+    """The cases that reveal most about a source's changes since its base; None if no attention file has changed."""
     if options.tree is None or base.options.tree is None or base.missing:
         return None
     changed = tuple(changed_functions(Code(base.options.tree.root), Code(options.tree.root, options.patches)))
@@ -159,7 +159,7 @@ def telling(options: RunOptions, base: Base) -> Telling | None:
     places = {(one.file, one.function): one for one in changed}
     names = [family.case for family in FAMILIES]
     shared = [one for one in changed if all(concerns(one.file, name) for name in names)]
-    words = {word for one in shared for word in one.function.split("_")}  # vec_dot_fattn_vec_KQ_f16 is of vec kernels
+    words = {word for one in shared for word in one.function.split("_")}  # vec_dot_fattn_vec_KQ_f16: a vec kernel
     near = tuple(f"fattn-{name}" for name in names if name in words) or tuple(one.file for one in changed)
     weights, faults, others = defaultdict[Name, float](float), Counter[Name](), Counter[Name]()
     for one in killers():
@@ -175,7 +175,7 @@ def telling(options: RunOptions, base: Base) -> Telling | None:
 
 
 def concerns(file: str, family: str) -> bool:
-    """Whether a file belongs to a family of kernels, or to none, in which case it concerns all of them."""
+    """Whether a file concerns a kernel family: it belongs to this family, or to none and so concerns all."""
     name = file.rpartition("/")[2]
     own = [one.case for one in FAMILIES if name.startswith(f"fattn-{one.case}")]
     return family in own or not own

@@ -1,6 +1,6 @@
-"""Verdicts of earlier runs, reused for cases that would run the same code on the same data.
+"""Reuse the verdicts of earlier runs for cases that would run the same code on the same data.
 
-Only passes are stored: a failure is judged, and explained, each time.
+Only passes are stored; failures are judged and explained each time.
 """
 
 import json
@@ -31,18 +31,18 @@ from fattn_probe.verdict.judge.checks import Checks
 
 STORED = Document("stored verdicts", dict[str, Result])
 MOST = 6
-"""The number of verdicts of one case that are kept: an edit may be undone, or tried in several places."""
+"""Number of verdicts kept per case, because an edit may be undone, or tried in several places."""
 VARIABLES = ("CUDA_", "FATTN_PROBE_", "GGML_", "LD_")
 """The prefixes of the environment variables that a run, or its loader, may read."""
 
 
 @dataclass(frozen=True)
 class Verdicts:
-    """The stored verdicts of the cases of an entry on a target, under one set of `conditions`: all but the code.
+    """The stored verdicts of an entry's cases on a target; `conditions` digests all that affects them but the code.
 
-    `release` is the build number of an unchanged release; None for any other source. Launch records of a release mark
-    the kernels' figures as its own, those of an edited source as the release's figures; verdicts are stored in the
-    second form.
+    `release` is the build number of an unchanged release, None for any other source. Launch records mark a kernel's
+    figures (registers and so on) as the source's own, or as those of the release from which an edited source started;
+    verdicts are stored in the second form.
     """
 
     conditions: str
@@ -50,9 +50,9 @@ class Verdicts:
 
     @classmethod
     def under(cls, session: Session, target: Target, checks: Checks) -> "Verdicts | None":
-        """The verdicts for cases that a session runs on a target; None if none of them is reused.
+        """The verdicts for cases that a session runs on a target; None if they cannot be reused.
 
-        None on a real GPU, for a build that is given, and where an object has several kernels. In an entry with orders,
+        They cannot on a real GPU, with a build from the user, or if an object has several kernels. With random orders,
         a verdict depends on the other cases too.
         """
         options = session.options
@@ -65,7 +65,7 @@ class Verdicts:
         given = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
         figures = {kernel: str(found.resources) for kernel, found in sorted(figures_of(device.arch, number).items())}
         del env["FATTN_PROBE_RESOURCES"]  # the file of these figures, with their origins
-        read = (known_constants(tree), vec_adds_in_f16(tree, arch_number(arch_of(target))))  # from the source's text
+        read = (known_constants(tree), vec_adds_in_f16(tree, arch_number(arch_of(target))))  # read in the source
         build = number if checks.kernels else ""
         words = (kernel_parameters(tree.root), ggml_types(tree.root), build, figures, options.repeat, options.warmup)
         flags = sorted(cpu_flags(Path("/proc/cpuinfo").read_text(errors="replace")))
@@ -74,7 +74,7 @@ class Verdicts:
         return cls(json.dumps(told, default=str), int(number) if manifest.released and number.isdigit() else None)
 
     def taken(self, case: Case, code: ExecutedCode, kernels: Iterable[str]) -> Result | None:
-        """The verdict of an earlier run that executed the same code; `kernels` are those that the case launches now."""
+        """The verdict of an earlier run that executed the same code; `kernels` are the case's current launches."""
         for digest, result in self._stored(case).items():
             launches = result.kernels
             if code.kernels(launches) == set(kernels) and code.digest(launches) == digest:
@@ -82,12 +82,12 @@ class Verdicts:
         return None
 
     def of_output(self, case: Case, output: str, launches: str) -> Result | None:
-        """The verdict of an earlier run with this output and these launches: no more of a run has a part in it."""
+        """The verdict of an earlier run with this output and these launches, which determine the verdict."""
         earlier = (with_origins(result, self.release, None) for result in self._stored(case).values())
         return next((result for result in earlier if (result.output, result.launches) == (output, launches)), None)
 
     def keep(self, case: Case, code: ExecutedCode, result: Result) -> None:
-        """Store the verdict of a run, if it may be reused."""
+        """Store the verdict of a run if it can be reused."""
         may = result.status == "pass" and not (result.seconds or result.finding or result.error_map or result.reused)
         if may and (digest := code.digest(result.kernels)):
             others = [item for item in self._stored(case).items() if item[0] != digest]
@@ -103,7 +103,7 @@ class Verdicts:
 
 
 def with_origins(result: Result, old: int | None, new: int | None) -> Result:
-    """A result whose kernels' figures are from build `new` instead of `old`; None is the source that ran."""
+    """Mark kernels' figures as from build `new` instead of `old`; None stands for the source that ran."""
     launches = [
         replace(launch, origin=replace(launch.origin, build_number=new))
         if launch.origin.build_number == old and launch.origin.method in (Method.MEASURED, Method.ESTIMATED)

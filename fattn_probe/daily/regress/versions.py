@@ -14,7 +14,7 @@ from fattn_probe.daily.regress.results import OnResult, result_of
 from fattn_probe.machine.run.session import Session
 
 SessionOf = Callable[[str], Session]
-"""Gives the session that runs a source."""
+"""A function that returns the session for a source."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class Versions:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """The changes, as between two nightly runs."""
+        """The changes from `a` to `b`, found as between two nightly runs."""
         return changes(self.a, self.b)
 
 
 def diff(
     session_of: SessionOf, sources: tuple[str, str], cases: Sequence[Case], target: Target, on_result: OnResult
 ) -> Versions:
-    """Run all cases with both sources and compare."""
+    """Run all cases with both sources, and compare the results."""
     found: list[dict[str, Result]] = []
     for source in sources:
         found.append({})
@@ -63,7 +63,7 @@ class Bisection:
 
 
 VERDICTS = ("pass", "fail")
-"""The statuses that say whether a source is good or bad; others are skipped, as by `git bisect skip`."""
+"""The statuses that decide whether a source is good or bad; others are skipped, as by `git bisect skip`."""
 
 
 def ended(result: Result) -> str:
@@ -74,12 +74,12 @@ def ended(result: Result) -> str:
 def bisect(session_of: SessionOf, sources: Sequence[str], case: Case, target: Target, step: Step = quiet) -> Bisection:
     """Bisect for the first source that fails the case.
 
-    `sources` go from the good one to the bad one. InputError if the ends are not good and bad.
+    `sources` are ordered from good to bad. Raises InputError unless the first is good and the last is bad.
     """
     tried: dict[str, Result] = {}
 
     def status(source: str) -> str:
-        """How the case ends with a source; one that cannot be fetched or built is lost."""
+        """The case's status with a source; lost if the source cannot be fetched or built."""
         if source not in tried:
             step(f"{case.name} on {target} with {source}")
             try:
@@ -104,7 +104,7 @@ def bisect(session_of: SessionOf, sources: Sequence[str], case: Case, target: Ta
 
 
 def between(releases: Sequence[str], good: str, bad: str) -> list[str]:
-    """The releases from the good one to the bad one; InputError if either is unknown or the order is wrong."""
+    """The releases from the good one to the bad one; raises InputError if one is unknown or the order is wrong."""
     for source in (good, bad):
         if source not in releases:
             known = (

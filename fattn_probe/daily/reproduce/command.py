@@ -1,6 +1,6 @@
 """`fattn-probe reproduce`: run a case, choose how to show its failure, and write a folder for a maintainer.
 
-It has a README with what is wrong, where, and the command lines; a C++ file that uses ggml's public API; and a GGUF
+The folder has a README with the fault, its place and the command lines; a C++ file that uses ggml's API; and a GGUF
 file with its inputs and the expected output.
 """
 
@@ -52,7 +52,7 @@ def program_text(case: Named, root: Path) -> str:
 
 
 def setters_of(op: Op, ggml_h: str) -> list[str]:
-    """The calls for parameters that ggml_flash_attn_ext does not accept; InputError if ggml.h lacks a setter."""
+    """The calls for parameters that ggml_flash_attn_ext does not accept; raises InputError if ggml.h lacks a setter."""
     calls = []
     if op.params.prec != PREC["default"]:
         setter = "ggml_prec_set_acc" if ACCUMULATOR.search(ggml_h) else "ggml_flash_attn_ext_set_prec"
@@ -117,7 +117,7 @@ OTHER_DEVICE: dict[By, str] = {
 
 
 def readme(case: Case, found: Found, chosen: Chosen, probe: str) -> str:
-    """The text, in Markdown; `probe` is the fattn-probe command that shows the same failure, or empty."""
+    """The README, in Markdown; `probe` is the fattn-probe command that shows the same failure, or empty."""
     judgement = found.judgement
     diagnosis = None if judgement is None else judgement.diagnosis
     arch = found.provenance.get("arch", "")
@@ -161,13 +161,13 @@ def readme(case: Case, found: Found, chosen: Chosen, probe: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """A text with a capital and a full stop, and without Markdown's line breaks."""
+    """Turn a text into a sentence: a capital letter, a full stop, and no Markdown line breaks."""
     line = " ".join(text.split())
     return line[:1].upper() + line[1:] + ("" if line.endswith(".") else ".")
 
 
 def facts(found: Found) -> list[tuple[str, str]]:
-    """Versions, device and kernels by name."""
+    """(name, value) pairs for the versions, the device and the kernels."""
     told = [(name.replace("_", " "), value) for name in NAMES if (value := found.provenance.get(name, ""))]
     judgement = found.judgement
     if judgement is None:
@@ -180,7 +180,7 @@ def facts(found: Found) -> list[tuple[str, str]]:
 
 
 def params(case: Case) -> str:
-    """The op's parameters in a line."""
+    """The op's parameters, in one line."""
     told: Mapping[str, float] = vars(case.op.params)
     return ", ".join(f"{name} = {value:.9g}" for name, value in told.items())
 
@@ -205,7 +205,7 @@ class ReproduceRequest:
 
 
 Reproduction = tuple[Sequence[str], Found, Chosen]
-"""The files in the folder, the judgement, and the way in which they show the failure."""
+"""The names of the files, the judgement, and the way in which the files show the failure."""
 
 
 def reproduce(session: Session, request: ReproduceRequest, step: Step = quiet) -> Reproduction:
@@ -215,7 +215,7 @@ def reproduce(session: Session, request: ReproduceRequest, step: Step = quiet) -
     if tree is None:
         raise InputError("reproduce needs a llama.cpp tree: --source")
     if is_huge(case) or Checks().samples(case):
-        raise InputError(f"{case.name}: this op is too large for its output to be checked whole, and to be sent")
+        raise InputError(f"{case.name}: this op is too large to send, or to check its whole output")
     with inputs_of(case) as inputs:
         found = find(session, case, inputs, request.target, step)
         chooser = Chooser(session, tree, case.op, request.target, request.listed_on, request.timeout, step)
@@ -225,7 +225,7 @@ def reproduce(session: Session, request: ReproduceRequest, step: Step = quiet) -
 
 
 def check_folder(out: Path) -> None:
-    """InputError unless a folder is new or empty."""
+    """Raise InputError unless a folder is new or empty."""
     if out.is_dir() and any(out.iterdir()):
         raise InputError(f"{out}: the folder is not empty; --out needs a new one")
     if os.path.lexists(out) and not out.is_dir():
@@ -246,7 +246,7 @@ def write(
             write_text(made / ADDED, chosen.patch)
         what = [INPUTS, *request.told[1:]] if chosen.way == "file" else list(request.told)
         on = [] if request.target is None else ["--on", str(request.target)]
-        # what judges the same case, if a file contains it
+        # the arguments that judge the same case, if a file contains it
         probe = shlex.join(["fattn-probe", "compare", *what, *on]) if chosen.way == "file" or request.told[0] else ""
         write_text(made / README, readme(case, found, chosen, probe))
     return tuple(sorted(path.name for path in out.iterdir()))
@@ -276,7 +276,7 @@ def document(request: ReproduceRequest, made: Reproduction) -> dict[str, Any]:
 
 
 def render(request: ReproduceRequest, made: Reproduction) -> RenderableType:
-    """The judgement, and the files."""
+    """Render the judgement and the list of files."""
     files, found, chosen = made
     judgement, case = found.judgement, request.case.name
     if judgement is None:

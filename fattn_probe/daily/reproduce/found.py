@@ -77,7 +77,7 @@ class Found:
 
 
 def find(session: Session, case: Case, inputs: Mapping[str, Bytes], target: Target | None, step: Step = quiet) -> Found:
-    """The result of a run on a target; without a target, of the case's capture, or only the expected output."""
+    """Run and judge a case on a target; without one, judge its capture, or find only the expected output."""
     if target is not None:
         subject = judged_case(session, Answers(case, inputs, step), target, Checks(sample="all"))
         result = subject.run()
@@ -106,7 +106,7 @@ def fails(judgement: Judgement) -> bool:
 
 
 def found_in_capture(case: Case, capture: Capture) -> Found:
-    """The judgement of a recorded output by its own launches."""
+    """Judge a recorded output, with the launches that were recorded with it."""
     reference, on = reference_of(case.op, capture.inputs, case.name), capture.provenance.get("device", capture.device)
     expected, arch = None, capture.provenance.get("arch", "")
     if capture.launches and is_arch(arch):
@@ -152,13 +152,13 @@ def is_uid(word: str) -> bool:
 
 
 def past_result(history: History, uid: str, name: str) -> PastResult:
-    """The result of a case in the run whose name begins with `uid`; InputError names the cases that failed there."""
+    """The result of a case in the run whose name begins with `uid`; raises InputError, which lists the failed cases."""
     run = history.run(uid)
     stored = history.cases(run)
     if name not in stored:
         failed = [result.name for result in history.results(run).values() if result.status == "fail"]
         said = ", ".join(failed[:MOST_NAMES]) or "none"
-        raise InputError(f"run {run.uid[:8]} has no case {name!r}; choose with --case, of those that failed: {said}")
+        raise InputError(f"run {run.uid[:8]} has no case {name!r}; choose one of the failed cases with --case: {said}")
     identity = run.identity
     on = "gpu" if identity.engine == "cuda" else identity.device
     case, file = case_of(stored[name])
@@ -166,7 +166,7 @@ def past_result(history: History, uid: str, name: str) -> PastResult:
 
 
 def case_of(stored: StoredCase) -> tuple[Case, str]:
-    """The case with the inputs of a stored one, and `PastResult.file`; InputError if none still has them."""
+    """The case with a stored case's inputs, and `PastResult.file`; raises InputError if none still has them."""
     case, word = next((found for found in candidates(stored) if found[0].digest == stored.digest), (None, ""))
     if case is None:
         raise InputError(
@@ -177,7 +177,7 @@ def case_of(stored: StoredCase) -> tuple[Case, str]:
 
 
 def candidates(stored: StoredCase) -> Iterator[tuple[Case, str]]:
-    """Cases that may be the stored one, each with its name on a command line."""
+    """Cases that may equal the stored one, each with its name on a command line."""
     if stored.name.startswith(f"{OP}("):
         for separate_V in (False, True):
             yield resolve(from_ops(stored.name, separate_V=separate_V), stored.name, "upstream"), ""
@@ -186,7 +186,7 @@ def candidates(stored: StoredCase) -> Iterator[tuple[Case, str]]:
 
 
 def patches_of(identity: Identity) -> tuple[str, ...]:
-    """The shipped patches of a run, by name; InputError for one that is a user's file."""
+    """The shipped patches of a run, by name; raises InputError for a patch from a user's file."""
     known = {name.rpartition("/")[2]: name for kind in ("fault", "patch") for name in shipped.names(kind)}
     names = {re.sub(r"\.[a-z]$", "", name): re.sub(r"\.[a-z]$", "", full) for name, full in known.items()}
     unknown = [name for name in identity.patches.split() if name not in names]

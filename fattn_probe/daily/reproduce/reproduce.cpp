@@ -1,10 +1,10 @@
-// One FLASH_ATTN_EXT op with its inputs, and the output that is expected: NAME
+// One FLASH_ATTN_EXT op with its inputs and the expected output: NAME
 // Written by fattn-probe; README.md says how to compile it and what was found.
 //
 //   reproduce [inputs.gguf [DEVICE]]
 //
-// DEVICE is a ggml device such as CUDA0 or ROCm0; default: the first GPU. Exit status: 0 the output is correct, 1 it is
-// wrong, 2 the op could not be run.
+// DEVICE is a ggml device such as CUDA0 or ROCm0; default: the first GPU. Exit status: 0 if the output is correct, 1 if
+// it is wrong, 2 if the op could not be run.
 #include "ggml-backend.h"
 #include "ggml.h"
 #include "gguf.h"
@@ -25,7 +25,7 @@ static void require(bool good, const std::string &message) {
     }
 }
 
-// The file: `fattn.*` describe the op; its tensors are memory that the operands are views of, and what is expected.
+// The input file: keys `fattn.*` describe the op; its tensors are the operands' memory and the expected output.
 struct File {
     ggml_context *tensors = nullptr;
     gguf_context *keys = nullptr;
@@ -49,7 +49,7 @@ struct File {
         return {values[0], values[1], values[2], values[3]};
     }
 
-    // The values of a float tensor; none if the file does not have it.
+    // The values of a float tensor; empty if the file does not have it.
     std::vector<float> floats(const char *name) const {
         const ggml_tensor *tensor = ggml_get_tensor(tensors, name);
         if (tensor == nullptr) {
@@ -60,17 +60,17 @@ struct File {
     }
 };
 
-// Each tensor has a buffer of its own, so that an access past its end is not one to another tensor.
+// Each tensor has a separate buffer, so that an access past its end does not reach another tensor.
 static void allocate(ggml_tensor *tensor, ggml_backend_t backend) {
     const ggml_backend_buffer_type_t type = ggml_backend_get_default_buffer_type(backend);
     const ggml_backend_buffer_t buffer =
         ggml_backend_buft_alloc_buffer(type, ggml_backend_buft_get_alloc_size(type, tensor));
     require(buffer != nullptr, std::string("there is not enough memory for ") + tensor->name);
-    ggml_backend_buffer_clear(buffer, 0xff); // NaN, so that what is not written shows
+    ggml_backend_buffer_clear(buffer, 0xff); // NaN, so that unwritten elements are visible
     ggml_backend_tensor_alloc(buffer, tensor, ggml_backend_buffer_get_base(buffer));
 }
 
-// The memory of operands; a part in the file that is smaller than the tensor repeats.
+// The memory of operands; if the file has only a part of the tensor, the part is repeated.
 static ggml_tensor *root(ggml_context *ctx, ggml_backend_t backend, const File &file, const std::string &name) {
     if (ggml_tensor *made = ggml_get_tensor(ctx, name.c_str())) {
         return made;
@@ -91,7 +91,7 @@ static ggml_tensor *root(ggml_context *ctx, ggml_backend_t backend, const File &
     return tensor;
 }
 
-// An operand: a root, or a view of one; null if the op has none of that name.
+// An operand: a root, or a view of one; null if the op has no operand of that name.
 static ggml_tensor *operand(ggml_context *ctx, ggml_backend_t backend, const File &file, const std::string &name) {
     const std::string key = "fattn." + name;
     if (!file.has(key + ".root")) {
@@ -134,10 +134,10 @@ static std::vector<float> compute(const File &file, ggml_backend_t backend) {
     return output;
 }
 
-// Whether two values that are not both finite are of one kind: the same infinity, or both NaN.
+// Whether two values, at least one of them not finite, are equal: the same infinity, or both NaN.
 static bool same_kind(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
-// Prints how far an output is from the expected one; returns the number of bounds that it exceeds.
+// Prints the errors of an output; returns the number of bounds that it exceeds.
 static int64_t compare(const File &file, const std::vector<float> &output) {
     const std::vector<float> expected = file.floats("expected"), exact = file.floats("exact");
     const std::vector<float> element_bound = file.floats("element_bound"), row_bound = file.floats("row_bound");

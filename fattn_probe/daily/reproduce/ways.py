@@ -1,4 +1,4 @@
-"""The ways to show a failure to a maintainer: upstream's own test, a patch that adds a case to it, or a program."""
+"""Ways to show a maintainer a failure: upstream's own test, a patch that adds a case to it, or a program."""
 
 import contextlib
 import difflib
@@ -27,7 +27,7 @@ from fattn_probe.machine.run.session import Session
 Way = Literal["line", "patch", "file"]
 Wanted = Literal["auto", "line", "patch", "file"]
 RUNS = 3
-"""The number of runs of upstream's test, whose data differ from run to run; all must fail."""
+"""Number of runs of upstream's test, whose data differ in each run; all must fail."""
 ADDED = "add-case.patch"
 ABOUT = "A case that fattn-probe found"
 SPECIAL = re.compile(r"([\[\](){}.+*?^$|\\])")
@@ -53,7 +53,7 @@ class ShownWay:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The chosen way, and the reasons against the others.
+    """The way that was chosen, and the reasons against the others.
 
     `case` is the case as upstream's test prints it, `patch` the diff that adds it to the list, `shown` the results of
     upstream's test; empty or None if the way has none.
@@ -104,13 +104,13 @@ class Chooser:
         return self.target is not None and self.target.engine != "cpu"
 
     def line(self) -> Chosen | str:
-        """A line that runs a case of upstream's list; or why there is none."""
+        """A command line that runs a case of upstream's list, or the reason why there is none."""
         if self.listed is None:
             return f"line: none of the cases of this source's test-backend-ops is this op{self.views()}"
         return Chosen("line", case=self.listed, shown=self.run(self.session, self.listed))
 
     def patch(self) -> Chosen | str:
-        """A patch that adds the op to upstream's list; or why that is not possible."""
+        """A patch that adds the op to upstream's list, or the reason why that is not possible."""
         tests = read_list(self.tree.root)
         case = as_case(self.op, tests)
         if case is None:
@@ -157,7 +157,7 @@ def words_of(result: OpResult) -> str:
 
 
 def pattern_of(case: str) -> str:
-    """The regular expression for `test-backend-ops -p` that only this case matches."""
+    """The regular expression for `test-backend-ops -p` that matches only this case."""
     parameters = case.removeprefix(f"{OP}(").removesuffix(")")
     return "^" + SPECIAL.sub(r"\\\1", parameters) + "$"
 
@@ -195,7 +195,7 @@ class TestList:
 
 
 def read_list(root: Path) -> TestList:
-    """The test of a source; InputError if it has none, or one whose parameters are not known here."""
+    """The test of a source; raises InputError if it has none, or if its parameters are unknown to fattn-probe."""
     path = root / LIST
     if not path.is_file():
         raise InputError(f"this source has no {LIST}, upstream's test of ops")
@@ -246,7 +246,7 @@ def add_case(tests: TestList, case: OpsCase, why: str) -> str:
 
 
 def _candidates(op: Op) -> Iterator[OpsCase]:
-    """Candidates for this op: upstream's scale is that of the head size before padding to whole blocks."""
+    """Candidates for this op: upstream computes the scale from the head size before padding to whole blocks."""
     sizes, params = op.sizes, op.params
     prec = next((name for name, number in PREC.items() if number == params.prec), None)
     if prec is None:

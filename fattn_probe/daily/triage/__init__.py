@@ -1,1 +1,1 @@
-"""Triage of a model: finds the op of its run that is wrong, if any."""
+"""Triage of a model: find the first wrong op of its run, if there is one."""

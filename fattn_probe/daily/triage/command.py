@@ -23,7 +23,7 @@ from fattn_probe.verdict.truth.reference.adapter import check_inputs
 
 @dataclass(frozen=True)
 class Triage:
-    """A triage: the run of a model, the targets of its ops, and the folder for the recorded ops."""
+    """A triage: the run of a model, the targets that replay its ops, and the folder for the recorded ops."""
 
     session: Session
     request: Request
@@ -32,7 +32,7 @@ class Triage:
     activity: Activity
 
     def run(self) -> TriageResult:
-        """Record, walk, judge, and answer."""
+        """Record the ops, walk through the graph, judge, and return the result."""
         index = ModelCapture(self.session, self.request, CPU, self.folder, self.activity.note, self.activity.step).run()
         nodes = walk(self.session, self.request, self.targets, self.activity.step)
         without: Nodes = ()
@@ -44,7 +44,7 @@ class Triage:
         return TriageResult(result_of, ops, nodes, names, index.run, index.left_out, compared=bool(without))
 
     def judged(self, index: Index) -> list[AttentionOp]:
-        """The recorded ops with their judgements on all targets; without any if its inputs are not finite."""
+        """The recorded ops with their judgements on all targets; an op with non-finite inputs has none."""
         ops: list[AttentionOp] = []
         cases = [recorded_case(self.folder / entry.file) for entry in index.entries]
         self.activity.step("finding the kernels that the ops need")

@@ -14,7 +14,7 @@ class AttentionWrong:
     """An attention op whose output on a target is wrong.
 
     `worst` is its worst element, `tile` the element's output tile and `blocks` the CUDA blocks that computed it, if
-    known. `cause` is the diagnosis in words, empty without one; `finding` the fault that stopped the run without an
+    known. `cause` is the diagnosis in words, empty without one; `finding` the fault that ended the run without an
     output. `case` is the name of its case file.
     """
 
@@ -67,9 +67,9 @@ class OtherOpWrong:
 
 @dataclass(frozen=True)
 class NotFinite:
-    """The first tensor of the model's own run, on the CPU, with NaN or infinities, which its inputs do not explain.
+    """The first tensor with NaN or infinities that its inputs do not explain, in the model's own run on the CPU.
 
-    `inputs_largest` is the largest magnitude of its inputs that are tensors of the graph, None if none is.
+    `inputs_largest` is the largest magnitude of its inputs that are tensors of the graph, None if there is none.
     `finite_without`: whether it is finite without flash attention; None if that run has no such tensor.
     """
 
@@ -82,9 +82,9 @@ class NotFinite:
 class PartsWithout:
     """The first tensor that differs from the run without flash attention.
 
-    `change` is the difference of the largest magnitudes, as a share of the larger one; `before` the largest such change
-    of the tensors before it. Only these magnitudes are compared: a permuted tensor, or one with wrong signs, is not
-    noticed if its largest magnitude is the same.
+    `change` is the difference between the largest magnitudes, as a share of the larger one; `before` the largest such
+    change of the tensors before it. Only these magnitudes are compared: a tensor that is permuted, or has wrong signs,
+    is not noticed if its largest magnitude is the same.
     """
 
     node: Node

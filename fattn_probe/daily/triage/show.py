@@ -1,4 +1,4 @@
-"""The answer as text: a sentence, the evidence by layer, and commands to paste; the same as a JSON document."""
+"""Present the answer as text (a sentence, evidence by layer, commands to paste) and as a JSON document."""
 
 import contextlib
 import json
@@ -40,21 +40,21 @@ from fattn_probe.verdict.present.tables import rows_as_json
 
 @dataclass(frozen=True)
 class Advice:
-    """One piece of advice: the reason, and the command if there is one."""
+    """One piece of advice: the reason, and a command if one applies."""
 
     why: str
     command: str = ""
 
 
 def flags_of(source: str = DEFAULT_SOURCE, patches: Sequence[str] = (), devices: Path | None = None) -> list[str]:
-    """The flags by which a further command selects the same build and devices."""
+    """The flags that make another command use the same build and devices."""
     words = [] if source == DEFAULT_SOURCE else ["--source", source]
     words += [word for patch in patches for word in ("--patch", patch)]
     return words + ([] if devices is None else ["--devices", str(devices)])
 
 
 def advice_of(result: TriageResult, folder: Path, flags: Sequence[str]) -> list[Advice]:
-    """The advice for a result whose case files are in a folder, the most useful first."""
+    """The advice for a result, most useful first; its case files are in `folder`."""
     files = [str(folder / f"{case}{RECORDED}") for case in result.cases]
     guilty, out = result.answer.guilty, ("--out", f"{folder}-reproduced")
     match guilty:
@@ -109,7 +109,7 @@ def render(result: TriageResult, advice: Sequence[Advice], folder: str) -> Rende
 
 
 def evidence(result: TriageResult) -> Iterator[RenderableType]:
-    """The layers, then other results, and the unjudged ops with the reason."""
+    """The table of layers, then other results, and the unjudged ops with the reason."""
     yield Table(COLUMNS, tuple(row(layer) for layer in layers_of(result)), heading=("layer", "on"))
     yield Text()
     said = [f"also: {said_of(other)}" for other in result.answer.others]
@@ -131,7 +131,7 @@ def evidence(result: TriageResult) -> Iterator[RenderableType]:
 
 
 def pasted(command: str) -> str:
-    """A command on several short lines that a shell joins, so that no terminal breaks it in the wrong place."""
+    """A command on several short lines that a shell joins, so that the terminal does not wrap it."""
     found: list[str] = []  # the words, quoted, each option with its value
     for before, word in pairwise(["", *shlex.split(command)]):
         if before.startswith("--") and not word.startswith("--"):
@@ -148,7 +148,7 @@ def pasted(command: str) -> str:
 
 
 def row(of: Mapping[str, Any]) -> tuple[str, ...]:
-    """The row of a layer."""
+    """The table row of a layer."""
     attention = ", ".join(f"{number} {status}" for status, number in of["attention"].items())
     others = f"{of['ran'] - of['wrong']} right" + (f", {of['wrong']} wrong" if of["wrong"] else "")
     nearest = f"{of['worst']} {of['share']:.1g}x" if of["worst"] and of["share"] else ""
@@ -158,7 +158,7 @@ def row(of: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def report(result: TriageResult, advice: Sequence[Advice], provenance: Mapping[str, object]) -> str:
-    """The report as Markdown, to attach to an issue; with the judgement of a wrong attention op."""
+    """The report as Markdown, to attach to an issue; includes the judgement of a wrong attention op."""
     lines = [f"# {sentence(result)}", "", *block(Group(*evidence(result)))]
     guilty = result.answer.guilty
     if isinstance(guilty, AttentionWrong | AttentionOverflows):
@@ -172,7 +172,7 @@ def report(result: TriageResult, advice: Sequence[Advice], provenance: Mapping[s
 
 
 def block(shown: RenderableType) -> list[str]:
-    """The lines of a Markdown block with the terminal's output, without trailing spaces and empty lines."""
+    """The lines of a Markdown block with the terminal's output, without trailing spaces or empty lines."""
     return ["```", *(line.rstrip() for line in text_of(shown, PIPE_WIDTH).rstrip().splitlines()), "```", ""]
 
 
@@ -180,7 +180,7 @@ VERSION = 1
 
 
 def document_of(result: TriageResult, advice: Sequence[Advice], provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """The document of verdict.json.
+    """The content of verdict.json.
 
     Keys: version, verdict, sentence, guilty, others (each with `kind`), targets, run, left_out, compared, layers,
     attention, next, provenance; docs/guide/triage.md explains them. NaN and infinities are null.
@@ -209,7 +209,7 @@ def document_of(result: TriageResult, advice: Sequence[Advice], provenance: Mapp
 
 
 def rows_of(op: AttentionOp) -> list[dict[str, Any]]:
-    """An attention op with each of its judgements, as `compare` gives them, or why there is none."""
+    """An attention op with each judgement in the form of `compare`, or the reason why it has none."""
     place = {"layer": op.layer, "step": op.step, "part": op.part, "phase": op.phase}
     rows = rows_as_json(op.found)["rows"] or [{"case": op.case, "status": "unjudged", "reason": op.unjudged}]
     return [place | row for row in rows]
@@ -220,7 +220,7 @@ MOST_BYTES = 256 << 20
 
 
 def check_folder(folder: Path) -> None:
-    """InputError for a folder with files that are not from a triage."""
+    """Raise InputError for a folder with files that are not from a triage."""
     if not os.path.lexists(folder):
         return
     if not is_folder(folder):

@@ -44,10 +44,7 @@ class AttentionOp:
 
 
 def suspect_of(op: AttentionOp, found: Judgement) -> AttentionWrong | AttentionOverflows | None:
-    """The fault of an op according to a judgement, with the place and cause of the diagnosis; None if it passes.
-
-    Also None if there is no verdict.
-    """
+    """The fault of an op according to a judgement, with its place and cause; None if it passes or is not judged."""
     if found.status is not Status.FAIL:
         return None
     said, metrics, finding, design = found.diagnosis, found.verdict.metrics, found.finding, found.verdict.design
@@ -91,15 +88,15 @@ BY_OP = {
     "UNARY": 2**-20,
     "GLU": 2**-20,
 }
-"""The ops with larger limits upstream. UNARY and GLU: a step of f16, because the CPU uses an f16 table for gelu."""
+"""Ops whose limit is larger. UNARY and GLU allow a step of f16, because the CPU uses an f16 table for gelu."""
 LARGE_POSITIONS, ROPE_AT_LARGE_POSITIONS = 8192, 1e-5
 """Upstream's bound for ROPE from this position on, because the error of an angle grows with the position."""
 MANTISSA = {"f16": 10, "bf16": 7}
-"""Bits after the point: one step is at most 2^-bits of a value."""
+"""Bits after the binary point: one step is at most 2^-bits of a value."""
 LEVELS = {"q8_0": 127, "q5_1": 16, "q5_0": 16, "q4_1": 8, "q4_0": 8, "iq4_nl": 8}
 """Steps between 0 and the largest value of a block."""
 CREST = 3.0
-"""The largest of a block of 32 values / their root mean square; 2.1 on average for a normal distribution."""
+"""The largest of 32 values, divided by their root mean square; 2.1 on average for a normal distribution."""
 
 
 def step_nmse(type_: str) -> float:
@@ -110,7 +107,7 @@ def step_nmse(type_: str) -> float:
 
 
 def allowed(node: Node, positions: int = 0) -> float:
-    """The largest NMSE of a correct device for an op, in a run with this many positions."""
+    """The largest NMSE of a correct device for an op, in a run with `positions` positions."""
     arithmetic = BY_OP.get(node.op, DEFAULT)
     if node.op == "ROPE" and positions > LARGE_POSITIONS:
         arithmetic = ROPE_AT_LARGE_POSITIONS
@@ -140,7 +137,7 @@ earlier ones, even if they are large, for example if a different expert is chose
 Moment = tuple[int, int, int]
 """(step, part, index in the graph)."""
 Key = tuple[int, int, str, str, tuple[int, int, int, int], int]
-"""(step, part, name, op, ne, number of the same before it)"""
+"""(step, part, name, op, ne, number of earlier tensors that agree in all of these)"""
 UNNAMED = re.compile(r"(node|leaf)_\d+.*")
 Suspects = list[tuple[Moment, int, Culprit]]
 
@@ -150,8 +147,8 @@ def verdict_of(
 ) -> Answer:
     """The verdict on a run: its attention ops, its tensors, and those of a run without flash attention.
 
-    `positions` are those of the longest sequence. If there are several suspects at one op, attention on a device comes
-    first.
+    `positions` is the number of positions in the longest sequence. If one op has several suspects, attention on a
+    device comes first.
     """
     suspects: Suspects = [
         *((moment_of_op(op, nodes), 0, found) for op in ops for one in op.found if (found := suspect_of(op, one))),
@@ -174,7 +171,7 @@ def verdict_of(
 
 
 def unknown(ops: Sequence[AttentionOp]) -> Unknown | None:
-    """The reason why there is no verdict: a lost run, or no judgement at all; None if there is a verdict."""
+    """The reason if there is no verdict (a lost run, or no judgement at all), otherwise None."""
     found = [one for op in ops for one in op.found]
     lost = [one for one in found if one.status is Status.LOST]
     if lost:
@@ -191,12 +188,12 @@ def kind_of(suspect: Culprit) -> tuple[type, str]:
 
 
 def moment(node: Node) -> Moment:
-    """The moment at which a tensor is computed."""
+    """The moment at which a tensor is computed, for sorting."""
     return node.step, node.part, node.index
 
 
 def moment_of_op(op: AttentionOp, nodes: Sequence[Node]) -> Moment:
-    """The moment of an attention op: that of its tensor; without one, after its layer, or in the order of layers."""
+    """The moment of an attention op: that of its tensor; without one, the end of its layer, or the layer's number."""
     here = [node for node in nodes if (node.step, node.part, node.layer) == (op.step, op.part, op.layer)]
     own = [node.index for node in here if node.op == ATTENTION]
     return op.step, op.part, min(own, default=max((node.index for node in here), default=op.layer))
@@ -229,7 +226,7 @@ def spoils(node: Node) -> bool:
 
 
 def inputs_of(node: Node, nodes: Sequence[Node]) -> list[Node]:
-    """The tensors of the graph that an op reads, directly or through views, as they were last computed before it."""
+    """The tensors of the graph that an op reads, directly or through views, each as last computed before it."""
     before = {tensor_of(one.name): one for one in takewhile(lambda one: one is not node, nodes)}
     return [before[tensor_of(name)] for name in node.inputs if tensor_of(name) in before]
 
@@ -255,7 +252,7 @@ def by_key(nodes: Sequence[Node]) -> dict[Key, Node]:
 
 
 def parting(nodes: Sequence[Node], without: Sequence[Node]) -> Iterator[PartsWithout]:
-    """The first finite tensor after an attention op, in the first step, that differs from the other run.
+    """The first finite tensor after an attention op that differs from the other run, in the first step.
 
     Later steps are left out, because they may have different tokens.
     """
@@ -292,7 +289,7 @@ class TriageResult:
 
     @property
     def positions(self) -> int:
-        """The positions of a sequence."""
+        """Number of positions of a sequence."""
         return int(self.run["model"].get("context", 0))
 
     @property
@@ -302,7 +299,7 @@ class TriageResult:
 
     @property
     def cases(self) -> tuple[str, ...]:
-        """The case files for the answer: that of the wrong op, or those of attention in the tensor's layer."""
+        """Case files to examine: that of the wrong op, or those of attention in the wrong tensor's layer."""
         match self.answer.guilty:
             case AttentionWrong(case=name) | AttentionOverflows(case=name):
                 return (name,)

@@ -1,4 +1,4 @@
-"""The answer in words: one sentence."""
+"""Put the answer into one sentence."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from fattn_probe.verdict.measure.verdict import Status
 
 LARGEST_F16 = 65504.0
 MASKED = frozenset({ATTENTION, "SOFT_MAX"})
-"""Ops that read a mask, whose -inf spoil nothing."""
+"""Ops that read a mask, whose -inf entries do no harm."""
 
 
 def sentence(result: TriageResult) -> str:
@@ -45,7 +45,7 @@ def sentence(result: TriageResult) -> str:
 
 
 def said_of(guilty: Guilty) -> str:
-    """The fault of a culprit, without the full stop."""
+    """Describe the fault of a culprit, without a full stop."""
     match guilty:
         case AttentionWrong():
             places = [moment_of(guilty.layer, guilty.step, guilty.part)]
@@ -78,7 +78,7 @@ def said_of(guilty: Guilty) -> str:
 
 
 def how_wrong(guilty: OtherOpWrong) -> str:
-    """How large an op's error is, or how the op ended."""
+    """Describe the size of an op's error, or how the op ended."""
     found = guilty.found
     if not isinstance(found, TensorDifference):
         return found.message
@@ -90,7 +90,7 @@ def how_wrong(guilty: OtherOpWrong) -> str:
 
 
 def not_finite(guilty: NotFinite) -> str:
-    """The first tensor that is not finite, and the reason, if its inputs show it."""
+    """Describe the first tensor that is not finite, with the reason if its inputs show it."""
     node = guilty.node
     number = " and ".join(f"{count} {name}" for count, name in ((node.nan, "NaN"), (node.inf, "infinities")) if count)
     words = f"The model itself: {named(node)} is the first tensor that is not finite, with {number}"
@@ -107,7 +107,7 @@ def not_finite(guilty: NotFinite) -> str:
 
 
 def scope(result: TriageResult) -> str:
-    """The parts that are correct."""
+    """List the results that are correct."""
     judged = [found for found in result.judgements if found.status is Status.PASS]
     compared = sum(isinstance(found, TensorDifference) for node in result.nodes for found in node.on.values())
     words = [f"{many(len(judged), 'attention op')} right on {' and '.join(result.targets)}"]
@@ -130,7 +130,7 @@ def moment_of(layer: int | None, step: int, part: int) -> str:
 
 
 def named(node: Node) -> str:
-    """`Qcur-0 (ROPE, f32, layer 0, step 0)`."""
+    """A tensor in words: `Qcur-0 (ROPE, f32, layer 0, step 0)`."""
     return f"{node.name} ({node.op}, {node.type}, {moment_of(node.layer, node.step, node.part)})"
 
 

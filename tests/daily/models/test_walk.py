@@ -102,7 +102,7 @@ def test_the_reader_tells_what_runs():
     assert [reader.answer(line) for line in said] == ["go", "go", "go", "next", ""]
     assert told == ["walking through step 1 of 2", "walking through step 1 of 2: ROPE Kcur-3 on sim:h200"]
     assert reader.nodes == [node_of(SAID, H200)] and reader.running == ""
-    with pytest.raises(LostError, match="said"):
+    with pytest.raises(LostError, match="unexpected message from fattn-capture"):
         reader.answer({"else": 1})
 
 

@@ -97,9 +97,9 @@ def test_the_limits_say_what_the_judge_says(with_model):
         (
             "gfx906",
             "file",
-            ["built with\n`-DGGML_HIP=ON -DGPU_TARGETS=gfx906`", "`hipcc` takes", "a HIP error ends it"],
+            ["built with\n`-DGGML_HIP=ON -DGPU_TARGETS=gfx906`", "`hipcc` takes", "a HIP error aborts it"],
         ),
-        ("90", "file", ["built with\n`-DGGML_CUDA=ON`", "`nvcc` takes the same flags, but", "a CUDA error ends it"]),
+        ("90", "file", ["built with\n`-DGGML_CUDA=ON`", "`nvcc` takes the same flags, but", "a CUDA error aborts it"]),
         ("gfx1100", "line", ["cmake -B build -DGGML_HIP=ON -DGPU_TARGETS=gfx1100 &&", "test -b ROCm0 -o FLASH"]),
         ("89", "line", ["cmake -B build -DGGML_CUDA=ON &&", "test -b CUDA0 -o FLASH"]),
     ],
@@ -143,7 +143,7 @@ def test_a_name_cannot_leave_its_comment(tmp_path):
     (tmp_path / "ggml/include").mkdir(parents=True)
     (tmp_path / "ggml/include/ggml.h").write_text(NEW_H)
     text = program_text(replace(case_of(""), name="a\n#error b\\\\"), tmp_path)
-    assert "expected: a #error b//\n// Written by" in text
+    assert "expected output: a #error b//\n// Written by" in text
 
 
 def test_the_inputs_are_a_case_file_too(tmp_path):

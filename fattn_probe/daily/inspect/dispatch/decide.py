@@ -1,8 +1,8 @@
-"""The dispatch of a tree, read from its source and stored in the cache, and the decisions of a run in it.
+"""The dispatch of a tree, read from its source and stored in the cache, and the decisions that a run made.
 
-Reading does not depend on the version of llama.cpp: it follows the functions from `ggml_cuda_flash_attn_ext`. The next
-line that the program executed shows whether a condition held. If that is not enough, the values that the debugger read
-decide."""
+The reader does not depend on the version of llama.cpp: it follows the functions from `ggml_cuda_flash_attn_ext`. The
+next line that the program executed shows whether a condition held. If that is not enough, the values that the debugger
+read decide."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ Values = Mapping[str, str | None]
 
 @dataclass(frozen=True)
 class Visit:
-    """A line that the program executed, with values by expression before it (`values`) and after it (`after`)."""
+    """A line that the program executed, with the values of expressions before it (`values`) and after it (`after`)."""
 
     function: str
     file: str
@@ -49,14 +49,14 @@ class Visit:
 
 
 def visits_of(documents: Iterable[Mapping[str, Any]]) -> tuple[Visit, ...]:
-    """The visits that `trace_dispatch` recorded."""
+    """Convert the visits that `trace_dispatch` recorded."""
     return tuple(Visit(**document) for document in documents)
 
 
 def plan_of(dispatch: Dispatch, start: str = "run") -> dict[str, Any]:
-    """The plan for `trace_dispatch`, as JSON: where to stop and which expressions to evaluate."""
+    """The plan for `trace_dispatch`, as JSON: the places to stop at, and the expressions to evaluate there."""
     asks: dict[str, list[str]] = {}
-    constants: dict[str, list[str]] = {}  # for `if constexpr`, whose lines have no code
+    constants: dict[str, list[str]] = {}  # for `if constexpr`, whose line has no code
     after: dict[str, tuple[Lines, str]] = {}
     for condition in dispatch.conditions:
         if condition.kind == "if constexpr":
@@ -92,7 +92,7 @@ def decisions(conditions: Sequence[Condition], visits: Sequence[Visit]) -> tuple
     """The decisions in order; each condition of a loop appears once, as held if it ever held."""
     found = [item for condition in conditions for item in _of_condition(condition, visits)]
     found.sort(key=lambda item: (item.at, item.condition.lines))
-    loops: dict[tuple[str, int], _Found] = {}  # a loop's condition: the first time it held, else the last time
+    loops: dict[tuple[str, int], _Found] = {}  # of a loop's condition: the first that held, else the last
     once: list[_Found] = []
     for item in found:
         key = item.decision.file, item.decision.line
@@ -104,7 +104,7 @@ def decisions(conditions: Sequence[Condition], visits: Sequence[Visit]) -> tuple
         if item.decision.held:
             once.append(item)
         elif item.decision.leads_to != "continue":
-            once.append(replace(item, decision=replace(item.decision, terms=())))  # the last iteration's values mislead
+            once.append(replace(item, decision=replace(item.decision, terms=())))  # the last values would mislead
     kept: list[Decision] = []
     for item in sorted(once, key=lambda item: (item.at, item.condition.lines)):
         decision, last = item.decision, kept[-1] if kept else None
@@ -154,7 +154,7 @@ def _askings(condition: Condition, visits: Sequence[Visit]) -> Iterator[tuple[in
 
 
 def _merged(condition: Condition, visits: Sequence[Visit]) -> Visit:
-    """One visit with the values of all visits of a condition's lines."""
+    """Merge all visits to a condition's lines into one visit."""
     own = [visit for visit in visits if visit.file == condition.file and _inside(visit.line, condition.lines)]
     values = {name: value for visit in own for name, value in visit.values.items()}
     after = {name: value for visit in own for name, value in visit.after.items()}
@@ -163,7 +163,7 @@ def _merged(condition: Condition, visits: Sequence[Visit]) -> Visit:
 
 def _asked(condition: Condition, visit: Visit, following: Sequence[Visit]) -> Decision | None:
     behind = next((later for later in following if later.function == visit.function), None)
-    if condition.kind == "switch":  # the label of the case taken, or the line that the program executed next
+    if condition.kind == "switch":  # by the value's case label, or by the line that the program executed next
         value = visit.values.get(condition.logic.ask)
         labelled = [(case, str(value)) for case in condition.cases if value is not None and value in case.labels]
         entered = [
@@ -185,7 +185,7 @@ def _asked(condition: Condition, visit: Visit, following: Sequence[Visit]) -> De
         elif held is None and value is not None:
             held = value == chosen
     elif behind is not None and condition.body is not None and condition.body[0] > condition.lines[1]:
-        held = behind.file == condition.file and _inside(behind.line, condition.body)  # it entered the body, or not
+        held = behind.file == condition.file and _inside(behind.line, condition.body)  # whether the body was entered
     if held is None:
         return None
     settle(condition.logic, held, known)
@@ -198,9 +198,9 @@ def _decision(condition: Condition, held: bool, text: str, leads_to: str, terms:
 
 
 def _passed(condition: Condition, visits: Sequence[Visit]) -> Iterator[_Found]:
-    """Decisions of an `if constexpr`, which leaves no code: it held if the program entered its body.
+    """The decisions of an `if constexpr`, which leaves no code: it held if the program entered its body.
 
-    It did not hold if the program skipped the body; between `#if` and `#endif` this proves nothing, because the body
+    It did not hold if the program skipped the body; but between `#if` and `#endif`, this proves nothing: the body
     may not have been compiled.
     """
     body = condition.body or condition.lines
@@ -220,7 +220,7 @@ def _passed(condition: Condition, visits: Sequence[Visit]) -> Iterator[_Found]:
 
 
 def _terms(logic: Logic, known: Truths, values: Values) -> Iterator[Term]:
-    """Each atom with its truth, then its variables; pointers are left out, because their values explain nothing."""
+    """Yield each atom with its truth, then its variables; leaves out pointers, whose values explain nothing."""
     seen: set[str] = set()
     for atom in logic.atoms():
         truth = known.get(atom.text)
@@ -239,14 +239,14 @@ ENUM = re.compile(r"\benum\s+(\w+)")
 
 
 def read_dispatch(root: Path) -> Dispatch:
-    """The dispatch of the tree at `root` (llama.cpp's folder)."""
+    """Read the dispatch of the tree at `root` (llama.cpp's folder)."""
     texts = {path.name: path.read_text(errors="replace") for path in sorted((root / CUDA).glob(FILES))}
     defines = [(root / path).read_text(errors="replace") for path in DEFINES if (root / path).is_file()]
     return dispatch_of(texts, read_macros(defines))
 
 
 def dispatch_of(texts: Mapping[str, str], macros: Mapping[str, Macro]) -> Dispatch:
-    """The dispatch in source files, given as text by file name."""
+    """Read the dispatch from the text of source files, by file name."""
     enums = frozenset(name for text in texts.values() for name in ENUM.findall(text))
     files = [read_source(name, text) for name, text in texts.items()]
     chosen = list(_reachable(files, enums))
@@ -259,7 +259,7 @@ def dispatch_of(texts: Mapping[str, str], macros: Mapping[str, Macro]) -> Dispat
         Extract(file.name, function, Reader(file.draft, macros), file.depths, leading[file.name])
         for file, function in chosen
     ]
-    headers_last = sorted(files, key=lambda file: file.name.endswith(".cuh"))  # a .cu file's function is local
+    headers_last = sorted(files, key=lambda file: file.name.endswith(".cuh"))  # a function in a .cu file is local
     return Dispatch(
         tuple(extract.function_record() for extract in extracts),
         tuple(condition for extract in extracts for condition in extract.conditions()),
@@ -268,7 +268,7 @@ def dispatch_of(texts: Mapping[str, str], macros: Mapping[str, Macro]) -> Dispat
 
 
 def _reachable(files: Iterable[SourceFile], enums: frozenset[str]) -> Iterator[tuple[SourceFile, Function]]:
-    """The functions reachable from the entry that take the context or return a choice."""
+    """The functions that can be reached from the entry, and that take the context or return a choice."""
     known = {name: (file, function) for file in files for name, function in file.functions.items() if name != LAUNCH}
     waiting, seen = [ENTRY] * (ENTRY in known), {ENTRY}
     while waiting:
@@ -284,7 +284,7 @@ def _reachable(files: Iterable[SourceFile], enums: frozenset[str]) -> Iterator[t
 
 
 def _in_macro(file: SourceFile, name: str) -> set[str]:
-    """The names in a macro's body and, transitively, in the macros that it uses."""
+    """The names in a macro's body, and in those of the macros that it uses, directly or indirectly."""
     found: set[str] = set()
     waiting = [name]
     while waiting:
@@ -297,12 +297,12 @@ def _in_macro(file: SourceFile, name: str) -> set[str]:
 DISPATCH = Kind("dispatch", "the dispatch")
 DOCUMENT = Document("a dispatch", Dispatch)
 READERS = (Path(cxx.__file__).parent, Path(__file__).parent)
-"""The folders with the code that reads a dispatch."""
+"""The folders with the code that reads a dispatch; it is part of the cache key."""
 
 
 @cache
 def remembered_dispatch(root: Path) -> Dispatch:
-    """The dispatch of the tree at `root`, once a process; from the cache, if the same code has read the same source.
+    """The dispatch of the tree at `root`, read once per process; cached for the same source and the same reading code.
 
     A read-only cache is not an error, and a damaged document is replaced.
     """

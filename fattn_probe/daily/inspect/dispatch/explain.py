@@ -1,4 +1,4 @@
-"""Decisions as short sentences: why this kernel was chosen, and what other kernels would have needed."""
+"""Explain decisions in short sentences: why this kernel was chosen, and the conditions that other kernels needed."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,12 +23,12 @@ Parameters = Mapping[str, Sequence[str]]
 
 
 def explain(decisions: Iterable[Decision], parameters: Parameters, *, amd: bool = False) -> list[str]:
-    """One sentence per choice: for each function, first the conditions that decided, then the rejected choices.
+    """Write one sentence per choice: for each function, first the deciding conditions, then the rejected choices.
 
-    Choices that only apply to the other vendor's GPUs are left out; `amd`: this is an AMD GPU.
+    Choices that apply only to the other vendor's GPUs are left out; `amd`: this is an AMD GPU.
 
-    `parameters` are the template parameters by function (`Dispatch.parameters`); they name what a call chooses:
-    `ncols2 = 8`.
+    `parameters` are the template parameters by function (`Dispatch.parameters`), which name the values that a call
+    chooses: `ncols2 = 8`.
     """
     functions: dict[str, list[_Read]] = {}
     for decision in decisions:
@@ -50,7 +50,7 @@ class _Read:
     values: Mapping[str, str]
 
     def shown(self, parts: Iterable[Logic]) -> dict[str, str]:
-        """The variables of some parts of the condition, with their values."""
+        """The variables in some parts of the condition, with their values."""
         texts = [text for piece in parts for atom in piece.atoms() for text, _ in atom.variables]
         return {text: self.values[text] for text in dict.fromkeys(texts) if text in self.values}
 
@@ -90,7 +90,7 @@ class _Function:
             yield f"nothing else held, so {effect}"
 
     def why_not(self) -> Iterator[str]:
-        """The choices that were overruled, and what the rejected choices would have needed."""
+        """The choices that were overruled, and the conditions that the rejected choices needed."""
         for item in filter(self.overruled, self.read):
             yield f"{self.effect(item.decision.leads_to)} was next: {_held(item)}"
         every = [item for item in self.read if not item.decision.held]
@@ -108,7 +108,7 @@ class _Function:
         return item.decision.held and leads_to.startswith(RETURN) and leads_to != self.final
 
     def passed_over(self) -> Iterator[tuple[_Read, str, str]]:
-        """Conditions that did not hold, what they would have chosen, and the nested condition, if any."""
+        """Yield conditions that did not hold, each with its effect and its nested condition, if any."""
         for item in self.read:
             nested = NESTED.match(item.decision.leads_to)
             leads_to = nested[2] if nested else item.decision.leads_to
@@ -128,7 +128,7 @@ class _Function:
         return any(part.kind != "or" and self.foreign.search(part.text) for part in lacks)
 
     def needs(self, item: _Read, inner: str) -> str:
-        """`Q->ne[1] == 1; it is 7`."""
+        """A missing condition and the actual value: `Q->ne[1] == 1; it is 7`."""
         parts, texts = list[Sequence[Logic]](), list[str]()
         lacks = lacking(item.logic, item.known)
         for part in lacks:
@@ -147,14 +147,14 @@ class _Function:
         return f"{text}; {'it' if plain else name} is {value}"
 
     def effect(self, leads_to: str, new: bool = False) -> str:
-        """The choice of a statement: an enumerator, template arguments, a variable; with `new`, only a new one."""
+        """A statement's choice: an enumerator, template arguments, a variable; with `new`, only new values."""
         chosen = [leads_to.removeprefix(RETURN)] if leads_to.startswith(RETURN) else [*self.arguments(leads_to)]
         chosen = [text for text in chosen if not (new and text in self.said)]
         self.said.update(chosen if new else ())
         return ", ".join(chosen)
 
     def arguments(self, leads_to: str) -> Iterator[str]:
-        """The arguments of a call's template parameters, without those that the caller just passes on."""
+        """The arguments of a call's template parameters, without those that the caller only passes on."""
         match = CALL.match(leads_to)
         if ASSIGNED.match(leads_to):
             yield leads_to

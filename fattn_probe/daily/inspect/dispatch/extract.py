@@ -1,4 +1,4 @@
-"""The conditions of one function of the dispatch as records, extracted from its source."""
+"""Extract the conditions in a function of the dispatch from its source, as records."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,15 +13,15 @@ from fattn_probe.llama.cxx.statements import Statement, parse
 from fattn_probe.llama.cxx.tokens import Span
 from fattn_probe.llama.source.features import CUDA
 
-FILES = "fattn*.cu*"  # in ggml-cuda/: those with the dispatch
-DEFINES = (CUDA / "common.cuh", CUDA / "fattn-common.cuh", Path("ggml/include/ggml.h"))  # those with its macros
+FILES = "fattn*.cu*"  # the files in ggml-cuda/ with the dispatch
+DEFINES = (CUDA / "common.cuh", CUDA / "fattn-common.cuh", Path("ggml/include/ggml.h"))  # the files with its macros
 Lines = tuple[int, int]
 Kind = Literal["if", "if constexpr", "while", "switch", "value", "macro", "outcome"]
 
 
 @dataclass(frozen=True)
 class SwitchCase:
-    """One branch of a switch: its labels, its lines, and what it leads to."""
+    """One branch of a switch: its labels, its lines, and its consequence."""
 
     labels: tuple[str, ...]
     lines: Lines
@@ -32,9 +32,9 @@ class SwitchCase:
 class Condition:
     """A condition in a function of the dispatch, on `lines` (first and last, inclusive, like all lines here).
 
-    `leads_to` is the source text of what follows if the condition holds. A `value` is a bool or a `?:` assigned to
+    `leads_to` is the source text of the consequence if the condition holds. A `value` is a bool or a `?:` assigned to
     `variable`. An `outcome` has no condition: it returns a choice or calls another function; so does a `macro`, whose
-    conditions are hidden. `around` are the lines of the enclosing block. `guarded`: between `#if` and `#endif`.
+    conditions are hidden. `around` is the enclosing block. `guarded`: between `#if` and `#endif`.
     """
 
     function: str
@@ -94,7 +94,7 @@ def _unblocked(statements: Iterable[Statement]) -> Iterator[Statement]:
 
 @dataclass(frozen=True)
 class Value:
-    """The value that a statement gives a variable: its tokens, but for `?:` those of the condition, and the chosen."""
+    """A value given to a variable: the tokens `asked` (of a `?:`, only the condition) and `chosen` (its result)."""
 
     variable: str
     asked: Span
@@ -103,7 +103,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Extract:
-    """A function of the dispatch; `macros` are those that call another function of the dispatch."""
+    """A function of the dispatch; `macros` are the macros that call another function of the dispatch."""
 
     file: str
     function: Function
@@ -113,7 +113,7 @@ class Extract:
 
     @cached_property
     def statements(self) -> tuple[Statement, ...]:
-        """The statements of its body."""
+        """The statements of the function's body."""
         return parse(self.reader.draft, self.function.start, self.function.stop)
 
     def function_record(self) -> DispatchFunction:
@@ -128,7 +128,7 @@ class Extract:
         )
 
     def _calls(self) -> Iterator[int]:
-        """The lines that pass the context on, in a call or in a macro that calls."""
+        """The lines that pass the context on, in a call or in a macro that contains a call."""
         for statement in (inner for outer in self.statements for inner in outer.all()):
             is_macro = statement.kind == "macro" and self.reader.draft.words[statement.start] in self.macros
             if is_macro or (statement.kind == "plain" and self._outcome(statement)):
@@ -136,7 +136,7 @@ class Extract:
                 yield from range(first, last + 1)
 
     def conditions(self) -> Iterator[Condition]:
-        """Its conditions, in the order of the source."""
+        """The function's conditions, in source order."""
         yield from self._walk(self.statements, (self._line(self.function.start - 1), self._line(self.function.stop)))
 
     def _line(self, token: int) -> int:
@@ -149,7 +149,7 @@ class Extract:
         return self._lines((statements[0].start, statements[-1].stop)) if statements else None
 
     def _walk(self, statements: Iterable[Statement], around: Lines, in_loop: bool = False) -> Iterator[Condition]:
-        """The conditions of statements in a block, which has the lines `around`."""
+        """The conditions of the statements in the block with the lines `around`."""
         for statement in statements:
             yield from (replace(found, around=around, in_loop=in_loop) for found in self._own(statement))
             if statement.kind == "switch":
@@ -251,9 +251,9 @@ class Extract:
         return None
 
     def _leads(self, body: Sequence[Statement]) -> str:
-        """The effect of a body: its first outcome, else its first assignment.
+        """The effect of a body: its first outcome, or else its first assignment.
 
-        For a body with only a nested `if`, the text of that `if`.
+        If the body has only a nested `if`, this is the text of that `if`.
         """
         flat = list(_unblocked(body))
         for find in (self._outcome, self._sets, self._jumps, self._constant):
@@ -279,7 +279,7 @@ class Extract:
         return self._resolved(start, opener)
 
     def _resolved(self, start: int, stop: int) -> str:
-        """The text, with names replaced by the literals that `constexpr` gave them just before."""
+        """The text, with each name replaced by the literal that the last `constexpr` before it assigned."""
         words = self.reader.draft.words
         text = TEMPLATE.sub("<", self.reader.text(start, stop))
         for name in set(words[start:stop]).intersection(self._literals):
@@ -289,7 +289,7 @@ class Extract:
 
     @cached_property
     def _literals(self) -> dict[str, list[tuple[int, str]]]:
-        """The values from statements like `constexpr int cols_per_block = 32;`, by name, with their places."""
+        """The values in statements like `constexpr int cols_per_block = 32;`, by name, each with its position."""
         found: dict[str, list[tuple[int, str]]] = {}
         for inner in (inner for statement in self.statements for inner in statement.all()):
             name, _, literal = self._constant(inner).partition(" = ")
@@ -298,7 +298,7 @@ class Extract:
         return found
 
     def _sets(self, statement: Statement) -> str:
-        """The text of an assignment to a plain variable, if it is not a declaration."""
+        """The text of an assignment to a plain variable, unless it is a declaration."""
         span, word = self._given(statement), self.reader.draft.words[statement.start + 1]
         updates = statement.kind == "plain" and word in ("+=", "-=", "*=", "/=", "|=", "&=")
         assigns = span is not None and span[0] == statement.start + 2

@@ -1,1 +1,1 @@
-"""Procedures that run in the debugger's Python or over MI; they use only the standard library and the protocol."""
+"""Procedures that run in the debugger's Python or over MI, and use only the standard library and `Debugger`."""

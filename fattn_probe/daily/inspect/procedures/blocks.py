@@ -1,4 +1,4 @@
-"""Read the blocks of a kernel at breakpoints: of a simulated one, block after block, and of one on a real GPU.
+"""Read the blocks of a kernel at breakpoints: one block after the other in the simulator, many at once on a real GPU.
 
 A GPU runs many blocks at once and stops them all when one reaches a breakpoint. So at each stop, every block whose
 thread 0 is at an anchor is read. Standard library only, because gdb's own Python loads this module."""
@@ -14,7 +14,7 @@ from fattn_probe.machine.debug.values import numbers
 Points = dict[int, str]
 """Anchors by breakpoint number."""
 BLOCK = "_block"
-"""The suffix of anchors where a block of a kernel without stream-K has computed its work."""
+"""The suffix of anchors at which a block of a kernel without stream-K knows its work."""
 
 
 def block_anchors(anchors: Iterable[str]) -> list[str]:
@@ -23,13 +23,13 @@ def block_anchors(anchors: Iterable[str]) -> list[str]:
 
 
 def insert_near(debugger: Debugger, anchors: Mapping[str, Sequence[str]], names: Iterable[str]) -> Points:
-    """Set breakpoints on all lines of some anchors, in the compilation units of the frames above."""
+    """Set breakpoints on all lines of some anchors, only in the compilation units of the frames above."""
     found = ((name, location) for name in names for location in anchors[name])
     return {number: name for name, location in found for number in debugger.insert_near(location)}
 
 
 def ended(stop: StopRecord) -> dict[str, object]:
-    """The record of a kernel that ended early, from a stop that is not at a breakpoint."""
+    """Record that a kernel ended early, from a stop that is not at a breakpoint."""
     place = [stop.function, PurePosixPath(stop.file).name, stop.line]
     return {"at": "ended", "reason": stop.reason, "detail": stop.detail, "place": place}
 
@@ -43,7 +43,7 @@ Document = dict[str, Any]
 
 KERNEL_VARIABLES = ("iter_k", "iter_j", "iter_z_gqa", "ne12", "ne02", "ne03", "ne13", "gqa_ratio", "nbatch_fa")
 TILE_VARIABLES = ("sequence", "z_KV", "zt_gqa", "zt", "jt", "kb0_start", "kb0_stop", "needs_fixup", "is_fixup")
-# For a scanned mask or a sparse gather; otherwise not readable (null pointer)
+# KV_max exists for a scanned mask or a sparse gather; otherwise it is a null pointer
 KV_LIMIT = "KV_max[sequence*iter_j + jt] / nbatch_fa"
 SPARSE_LIMIT = "(KV_max[(sequence % ne33)*iter_j + jt] + nbatch_fa - 1) / nbatch_fa"
 SPLIT_VARIABLES = (
@@ -60,14 +60,14 @@ SPLIT_VARIABLES = (
 )
 BLOCK_INDEX = "simt::blockIdx"
 OFFSET = re.compile(r" \+ (\d+) in section ")
-# A return as a function's first instruction, by architecture: type and value
+# The return instruction by architecture: C type and value
 RETURN = {"x86-64": ("unsigned char", 0xC3), "aarch64": ("unsigned int", 0xD65F03C0)}
 
 
 def read_blocks(debugger: Debugger, anchors: Mapping[str, Sequence[str]], *, sparse: bool) -> Iterator[Document]:
-    """The work of each block of the next kernel, read in the block's thread 0.
+    """Read the work of each block of the next kernel, in the block's thread 0.
 
-    Blocks run one after another. The functions that compute a tile return at once: nothing is computed.
+    Blocks run one after another. The functions that compute a tile are made to return at once.
     """
     points = insert_near(debugger, anchors, ("kbc", "tile_call", *block_anchors(anchors), "launched"))
     debugger.execute("set var simt::focus.scout = 1")
@@ -99,17 +99,17 @@ def read_blocks(debugger: Debugger, anchors: Mapping[str, Sequence[str]], *, spa
 
 
 class BlockReader:
-    """Reads integers at stops in a kernel; asks only once for a variable that a kind of stop lacks."""
+    """Reads integers at stops in a kernel; asks only once for a variable that does not exist at an anchor."""
 
     def __init__(self, points: Points) -> None:
         self.points = points
         self.known: dict[int, list[str]] = {}
-        """The expressions to read, by breakpoint, once it has been hit."""
+        """The expressions to read, by breakpoint (after its first hit)."""
 
     def first(self, debugger: Debugger, stop: StopRecord, names: Sequence[str]) -> Document:
-        """The record of a breakpoint's first hit, at the current stop.
+        """Make the record of a breakpoint's first hit, at the current stop.
 
-        A breakpoint in a branch that is not compiled moves to the next compiled line, where there may be another.
+        A breakpoint in a branch that is not compiled moves to the next compiled line, which may have its own.
         """
         point = stop.breakpoints[0]
         values = zip(names, debugger.evaluate(names), strict=True)
@@ -117,7 +117,7 @@ class BlockReader:
         return self.record(Hit(point, debugger.evaluate(self.known[point])))
 
     def record(self, hit: Hit) -> Document:
-        """The integer variables, and the block's index."""
+        """Make a record of the integer variables and the block's index."""
         where = self.points[hit.breakpoint]
         *texts, block = hit.values
         values = zip(self.known[hit.breakpoint], map(number, texts), strict=False)
@@ -128,7 +128,7 @@ class BlockReader:
 
 
 def number(text: str | None) -> int | None:
-    """An integer from gdb's text of an integer or bool; None for anything else."""
+    """Parse an integer or bool as gdb prints it; None for anything else."""
     if text in ("true", "false"):
         return int(text == "true")
     try:
@@ -142,7 +142,7 @@ Block = tuple[int, int, int]
 
 PLACE = r"\((\d+),(\d+),(\d+)\)\s+"
 RANGE = re.compile(rf"^[ *]*{PLACE * 4}\d+\s+0x[0-9a-f]+\s+(\S.*?)\s+(\d+)\s*$", re.MULTILINE)
-"""A row of `info cuda threads`: first block and thread, last block and thread, count, PC, file, line."""
+"""A row of `info cuda threads`: first and last block and thread, count, PC, file, line."""
 VARIABLES: Mapping[str, Sequence[str]] = {
     "kbc": ("kbc", "kbc_stop", *KERNEL_VARIABLES, "ne33"),
     "tile_call": ("kbc", *TILE_VARIABLES),
@@ -152,11 +152,11 @@ VARIABLES: Mapping[str, Sequence[str]] = {
 def read_gpu_blocks(
     debugger: Debugger, anchors: Mapping[str, Sequence[str]], blocks_num: Extents, *, sparse: bool
 ) -> Iterator[Document]:
-    """The record of each block of the next kernel; the host's launch must return only when the kernel has finished.
+    """Read each block of the next kernel; the host's launch must return only when the kernel has finished.
 
-    `blocks_num` is the grid (x, y, z). Each block of a stream-K kernel gives its `kbc` and `kbc_stop`. The blocks that
-    are at a tile's call when the GPU first stops there also report that tile; reading every call would take a stop per
-    warp. `KV_max` is the scanned mask if there is one; for a `sparse` kernel, the number of rows that it gathers.
+    `blocks_num` is the grid (x, y, z). Each block of a stream-K kernel reports its `kbc` and `kbc_stop`. The blocks
+    that are at a tile's call when the GPU first stops there also report that tile; reading every call would take a stop
+    per warp. `KV_max` is the scanned mask, or the number of rows that a `sparse` kernel gathers.
     """
     ends = insert_near(debugger, anchors, ("launched",))
     reader = _GpuReader(debugger, anchors, blocks_num)
@@ -172,7 +172,7 @@ def read_gpu_blocks(
             yield record
     debugger.delete(*points)
     yield from reader.scanned_mask(sparse)
-    # the tiles of the blocks at a tile's call at the first such stop; then the kernel runs to its end
+    # read the blocks that are at a tile's call at the first such stop; then the kernel runs to its end
     points = reader.insert("tile_call") if "kbc" in reader.shape else []
     stop = debugger.resume("continue")
     if not point_of(ends, stop) and stop.reason == "breakpoint":
@@ -197,11 +197,11 @@ class _GpuReader:
         return {(i, j, k) for i in range(x) for j in range(y) for k in range(z)}
 
     def insert(self, *names: str) -> list[int]:
-        """Set breakpoints on lines of device code, whose unit is loaded with the kernel; returns their numbers."""
+        """Set breakpoints on lines of device code, which is loaded with the kernel; returns their numbers."""
         return [self.debugger.insert(location) for name in names for location in self.anchors[name]]
 
     def standing(self, stop: StopRecord, wanted: set[Block]) -> Iterator[Document]:
-        """The records of the requested blocks whose thread 0 is at an anchor."""
+        """Yield the records of the requested blocks whose thread 0 is at an anchor."""
         at = self._anchor(stop.file, stop.line)
         for block, file, line in self._threads_0():
             where = at if line == stop.line else self._anchor(file, line, exact=True)
@@ -209,7 +209,7 @@ class _GpuReader:
                 yield record
 
     def scanned_mask(self, sparse: bool) -> Iterator[Document]:
-        """`KV_max` of all masks and query tiles, with the focus in a kernel; nothing for a null pointer."""
+        """Read `KV_max` of all masks and query tiles (the focus is in a kernel); yields nothing for a null pointer."""
         if not {"ne03", "iter_j", "nbatch_fa"} <= self.shape.keys():
             return
         masks = self.shape["ne33" if sparse else "ne03"]
@@ -218,7 +218,7 @@ class _GpuReader:
             yield {"at": "KV_max", "values": values, "nbatch_fa": self.shape["nbatch_fa"], "sparse": sparse}
 
     def _threads_0(self) -> Iterator[tuple[Block, str, int]]:
-        """The place of each block's thread 0: block, file, line."""
+        """Where each block's thread 0 is: block, file, line."""
         for found in RANGE.finditer(self.debugger.execute("info cuda threads")):
             places = [tuple(map(int, found.groups()[at : at + 3])) for at in (0, 3, 6)]
             first, last = self._linear(places[0]) + (places[1] != (0, 0, 0)), self._linear(places[2])
@@ -231,7 +231,7 @@ class _GpuReader:
         return block[0] + self.extents[0] * (block[1] + self.extents[1] * block[2])
 
     def _anchor(self, file: str, line: int, *, exact: bool = False) -> str:
-        """The anchor of a line, empty if none; a debugger moves a breakpoint to the next line with code."""
+        """The anchor of a line, empty if none; a debugger may have moved a breakpoint to the next line with code."""
         found = [
             (int(at), name)
             for name in (*self.first, "tile_call")
@@ -241,10 +241,10 @@ class _GpuReader:
         return max(found, default=(0, ""))[1]
 
     def _read(self, where: str, block: Block) -> Document | None:
-        """A block's record; None if its thread is a few instructions away, where its variables cannot be read."""
+        """Read a block's record; None if its thread is a few instructions off, where variables cannot be read."""
         place = ",".join(map(str, block))
         self.debugger.execute(f"cuda block ({place}) thread (0,0,0)")
-        # The shape of the work is equal for all blocks, so only the first one reads it.
+        # The shape of the work is the same for all blocks, so it is read only in the first one.
         known = where == "kbc" and self.shape
         names = (*(("kbc", "kbc_stop") if known else VARIABLES.get(where, SPLIT_VARIABLES)), "$smid")
         values = [number(text) for text in self.debugger.evaluate(names)]

@@ -1,4 +1,4 @@
-"""Read an op in a debugger: the dispatch, the attention kernel's launch, its blocks, whole tensors, and at breakpoints.
+"""Read an op in a debugger: the dispatch, the attention kernel's launch, its blocks, whole tensors, breakpoints.
 
 The same procedure runs inside gdb's Python and over MI: it uses only the `Debugger` protocol, and imports only the
 standard library and this package. It returns JSON: values as gdb prints them, or integers where arithmetic follows.
@@ -21,9 +21,9 @@ LAUNCHER = "launch_fattn<"
 
 
 def trace_dispatch(debugger: Debugger, plan: Mapping[str, Any]) -> tuple[list[Document], StopRecord]:
-    """Run the program, and step from the dispatch's entry into the launching function; the visits, the last stop.
+    """Run the program, and step from the dispatch's entry into the launching function; returns (visits, last stop).
 
-    Only the call from the entry counts: a backend chooses a kernel earlier too, to check whether it supports the op. A
+    Only the dispatch from the entry counts: to check for support, a backend already chooses a kernel before. A
     visit is {function, file, line, values, after}, with the values of the plan's expressions before and after the line.
     There are no visits if the program never reached the entry.
     """
@@ -32,7 +32,7 @@ def trace_dispatch(debugger: Debugger, plan: Mapping[str, Any]) -> tuple[list[Do
     debugger.delete(*entry)
     if not set(entry).intersection(stop.breakpoints):
         return [], stop
-    # Conditions call some functions of the entry's file. The debugger steps into those in headers instead: their lines
+    # Conditions call some functions of the entry's file. It steps into functions in headers instead: their lines
     # are in one compilation unit per kernel, and a search in all units takes seconds.
     first, *functions = plan["functions"]
     points = _insert(debugger, [each["location"] for each in functions if each["file"] == first["file"]])
@@ -49,7 +49,7 @@ def _insert(debugger: Debugger, locations: Sequence[str]) -> list[int]:
     for location in filter(None, locations):
         try:
             numbers.append(debugger.insert(location))
-        except DebuggerError:  # the file was not compiled, so the program cannot get there
+        except DebuggerError:  # the file was not compiled, so it is never reached
             continue
     return numbers
 
@@ -64,7 +64,7 @@ class _Walk:
         self.waiting: tuple[Document, Sequence[int], str] | None = None
 
     def advance(self, stop: StopRecord) -> str:
-        """The next command at a stop: `finish` leaves a function outside the dispatch that a step entered."""
+        """The next command at a stop; `finish` leaves a function outside the dispatch that a step has entered."""
         if self.left < 0 or stop.reason in ("exited", "signal") or stop.function.startswith(LAUNCHER):
             return ""
         self.left -= 1
@@ -90,7 +90,7 @@ class _Walk:
         asks = [*self.plan["asks"].get(place, ()), *(function["constants"] if entered else ())]
         here["values"] = self.values(asks)
         self.visits.append(here)
-        if place in self.plan["after"] and self.waiting is None:  # a statement of several lines revisits its first
+        if place in self.plan["after"] and self.waiting is None:  # a multi-line statement visits its first line again
             self.waiting = here, *self.plan["after"][place]
         return function
 
@@ -100,7 +100,7 @@ class _Walk:
         return next((item for item in here if item["lines"][0] <= line <= item["lines"][1]), None)
 
     def look_back(self, here: Document) -> None:
-        """Record the value that a statement gave its variable, once the program is past the statement."""
+        """Record the value that a statement gave its variable, once the program has passed the statement."""
         if self.waiting is None:
             return
         visit, (first, last), name = self.waiting
@@ -111,7 +111,7 @@ class _Walk:
             self.waiting = None
 
     def values(self, asks: Sequence[str]) -> dict[str, str | None]:
-        """The values of expressions, by expression."""
+        """Evaluate expressions; returns their values by expression."""
         return dict(zip(asks, self.debugger.evaluate(asks), strict=True)) if asks else {}
 
 
@@ -134,7 +134,7 @@ FRAMES = 12
 
 
 def read_op(debugger: Debugger, plan: Document) -> Document:
-    """Run the program to the attention kernel's launch, and read the host's facts and, if requested, those of blocks.
+    """Run the program to the attention kernel's launch, and read the host's facts, and the blocks' facts if requested.
 
     `plan`: `anchors` (gdb locations by name), `dispatch` (the plan of `trace_dispatch`), `blocks` (whether to read
     them), `simulated`. If the program ends before the launch, the result has `ended`.
@@ -179,7 +179,7 @@ def read_op(debugger: Debugger, plan: Document) -> Document:
 
 
 def texts(debugger: Debugger, names: Sequence[str], level: int = 0) -> dict[str, str]:
-    """The values of those variables that exist in a frame, as gdb prints them."""
+    """The values of the variables that exist in a frame, as gdb prints them."""
     known = debugger.local_names(level)
     names = [name for name in names if name in known]
     values = debugger.evaluate(names, level)
@@ -187,7 +187,7 @@ def texts(debugger: Debugger, names: Sequence[str], level: int = 0) -> dict[str,
 
 
 def read_tensor(debugger: Debugger, at: str) -> dict[str, str]:
-    """The fields of the ggml_tensor that the expression points to; empty for a null pointer."""
+    """The fields of the ggml_tensor that the expression `at` points to; empty for a null pointer."""
     (pointer,) = debugger.evaluate([f"(long){at}"])
     if pointer in (None, "0"):
         return {}
@@ -196,10 +196,10 @@ def read_tensor(debugger: Debugger, at: str) -> dict[str, str]:
 
 
 def read_tensors(debugger: Debugger, plan: Document) -> Document:
-    """Run the op to its end and write each tensor's bytes, first to last, to a file in `folder`.
+    """Run the op to its end, and write all bytes of each tensor to a file in `folder`.
 
     `plan`: `dispatch` (the plan of `trace_dispatch`), `sizes` (bytes by role), `folder`, `simulated`. The memory of a
-    simulated GPU belongs to the program; from a real GPU, the debugger copies memory with a call of
+    simulated GPU belongs to the program; for a real GPU, the debugger copies memory by calling
     `ggml_backend_tensor_get`. Returns `sizes` or `ended`.
     """
     _, stop = trace_dispatch(debugger, plan["dispatch"])
@@ -230,18 +230,18 @@ def _integer(debugger: Debugger, expression: str) -> int:
 
 
 UNKNOWN = re.compile(r'No symbol "([^"]+)" in')
-NEAR = 6  # similar names offered for an unknown one
+NEAR = 6  # the most names suggested for an unknown one
 
 
 def watch(debugger: Debugger, plan: Document) -> Document:
-    """Run the program and read `expressions` at each stop on one of `locations`, at most `stops` times.
+    """Run the program, and read `expressions` at each stop at one of `locations`, at most `stops` times.
 
     In a kernel only one thread stops: `condition` is true only for that thread, and the commands `at_launch` skip the
     other blocks. On a GPU, `thread` (linear block, warp, lane) must be at the stop. Returns `stops` (function, file,
-    line, `values`, and `refusals` of expressions without a value) and `why` the program ended, empty if it did not.
+    line, `values`, and `refusals` of expressions without a value) and `why` the program ended, otherwise empty.
     """
     main = debugger.insert("main")
-    debugger.resume("run")  # the libraries are loaded now, so gdb can parse conditions and refuse wrong locations
+    debugger.resume("run")  # the libraries are loaded now, so gdb can parse conditions and reject wrong locations
     debugger.delete(main)
     launches = {debugger.insert(location) for location in plan["anchors"]["launch"]}
     points = {debugger.insert(location, plan["condition"]) for location in plan["locations"]}
@@ -260,7 +260,7 @@ def watch(debugger: Debugger, plan: Document) -> Document:
 
 
 def _read(debugger: Debugger, plan: Document) -> Document:
-    """The values of the expressions, and `refusals` of those without: `reason`, `near`, `names` (see `Refusal`)."""
+    """Read the expressions: `values`, and `refusals` of those without (see `examine.BreakRefusal`)."""
     values = dict(zip(plan["expressions"], debugger.evaluate(plan["expressions"]), strict=True))
     refusals: Document = {}
     for expression in (expression for expression, value in values.items() if value is None):
@@ -273,10 +273,10 @@ def _read(debugger: Debugger, plan: Document) -> Document:
 
 
 def _counts(debugger: Debugger, plan: Document, stop: StopRecord) -> bool:
-    """Whether the requested thread is at a stop on a GPU; if so, it gets the focus.
+    """Whether the requested thread is at a stop on a GPU; if it is, the focus moves to it.
 
-    A breakpoint condition on a thread does not work, because gdb would refuse it in host code, and a pattern may match
-    both. Before a kernel is loaded, a breakpoint on its line is on the next line of host code; stops there do not
+    A breakpoint condition on a thread is not possible: a pattern may match host code too, where gdb would reject the
+    condition. Before a kernel is loaded, a breakpoint in it is moved to the next line of host code; stops there do not
     count.
     """
     extents = debugger.evaluate(["gridDim.x", "gridDim.y"])
@@ -287,7 +287,7 @@ def _counts(debugger: Debugger, plan: Document, stop: StopRecord) -> bool:
     at = f"{block % width},{block // width % height},{block // width // height}"
     try:
         debugger.execute(f"cuda block ({at}) thread ({lane},{warp},0)")
-    except DebuggerError:  # its block has ended or not yet started
+    except DebuggerError:  # the block has ended or has not started yet
         return False
     (frame,) = debugger.frames(1)
     return (frame.file, frame.line) == (stop.file, stop.line)

@@ -1,8 +1,8 @@
-"""Read a kernel at its steps and stages: the registers of the lanes of a warp, and a row of the output in memory.
+"""Read a kernel at its steps and stages: the registers of a warp's lanes, and an output row in memory.
 
 The procedures run inside gdb's Python and over MI: they import only the standard library and this package, and return
-JSON. They do not interpret registers: `trace.fragments` maps them to elements, `trace.reference` has the correct
-values.
+JSON. They do not interpret registers: `trace.fragments` maps registers to elements, and `trace.reference` computes the
+correct values.
 """
 
 import math
@@ -38,10 +38,10 @@ SETTINGS = ("static-members off", "repeats unlimited", "elements unlimited", "pr
 
 
 def fiber(wave: int) -> tuple[str, str]:
-    """Expressions for the warp and the lane of the simulator's running thread, as llama.cpp's kernels count them.
+    """gdb expressions for the warp and lane of the simulator's running thread, as llama.cpp's kernels count them.
 
-    `wave` is the number of lanes in the GPU's warps. Even if it is 64, the tile and vec kernels count in warps of 32,
-    the threads of `blockDim.x`.
+    `wave` is the number of lanes in the GPU's warps. Even if it is 64, the tile and vec kernels count in warps of 32
+    lanes, the threads of `blockDim.x`.
     """
     if wave == LANES:
         return "simt::self->warp->index", "simt::self->lane"
@@ -51,9 +51,9 @@ def fiber(wave: int) -> tuple[str, str]:
 
 
 class Lanes:
-    """The lanes of a warp of a block at a breakpoint, and how to read one of them.
+    """Access to the lanes of one warp of a block at a breakpoint.
 
-    In the simulator each lane is a fiber and stops separately. On a real GPU, a warp stops as a whole, and cuda-gdb
+    In the simulator, each lane is a fiber, and stops separately. On a real GPU, a warp stops as a whole, and cuda-gdb
     reads its lanes one by one.
     """
 
@@ -63,9 +63,9 @@ class Lanes:
         self._fiber = fiber(plan["wave"])
 
     def insert(self, location: str, steps: Sequence[int]) -> list[int]:
-        """Set breakpoints at which only this block and warp stop, if possible only in these KV steps (empty: all).
+        """Set breakpoints for this block and warp only; in the simulator, only in the given KV steps (empty: all).
 
-        On a real GPU `kb0` is optimised out, so the reader checks the step.
+        On a real GPU, `kb0` is optimised out, so the caller checks the step.
         """
         index = "simt::blockIdx" if self._simulated else "blockIdx"
         where = " && ".join(f"{index}.{axis} == {at}" for axis, at in zip("xyz", self._block, strict=True))
@@ -75,7 +75,7 @@ class Lanes:
         return self._debugger.insert_near(location, f"{at}{self._fiber[0]} == {self._warp} && {where}")
 
     def standing(self) -> Sequence[int]:
-        """The lanes at the stop: that of the running fiber, or the active lanes of this warp if it has the focus."""
+        """The lanes at the stop: the running fiber's lane, or this warp's active lanes if it has a GPU's focus."""
         if self._simulated:
             (lane,) = self._debugger.evaluate([self._fiber[1]])
             return () if lane is None else (int(lane),)
@@ -85,12 +85,12 @@ class Lanes:
         return [int(lane) for lane in ACTIVE.findall(self._debugger.execute("info cuda lanes"))]
 
     def focus(self, lane: int) -> None:
-        """Make the lane's frame the newest frame, as the running fiber's frame already is."""
+        """Switch to the lane's frame; in the simulator, the running fiber's frame is already selected."""
         if not self._simulated:
             self._debugger.execute(f"cuda lane {lane}")
 
     def bits(self, values: Numbers) -> Numbers:
-        """The bits of halves: the simulator's half is a struct of its bits.
+        """The bits of halves; the simulator's half is already a struct of its bits.
 
         The decimal numbers that cuda-gdb prints have enough digits to identify each half.
         """
@@ -111,7 +111,7 @@ def trace_op(debugger: Debugger, plan: Document) -> Document:
 
 
 def run_to_launch(debugger: Debugger, plan: Document) -> list[str]:
-    """Run the program to the attention kernel's launch; returns how it ended, if it ended earlier.
+    """Run the program to the attention kernel's launch; returns how the program ended if it ended before.
 
     `plan`: `anchors`, `dispatch`, `simulated`, and `linear` if the simulator runs only this block.
     """
@@ -131,13 +131,13 @@ def run_to_launch(debugger: Debugger, plan: Document) -> list[str]:
 def read_trace(debugger: Debugger, plan: Document) -> Document:
     """Follow one warp through its block's tiles; the program has stopped at the kernel's launch.
 
-    `plan`: `anchors` (gdb locations by name), `wave` (the lanes of a warp), `matrix` (how AMD's matrix instructions lay
-    out their sums, empty for NVIDIA), `block` (x, y, z), `warp`, `tiles` (their number; None: until the program stops
-    for another reason), `kb0` (the one step to read, in the first tile that has it; None: all steps),
+    `plan`: `anchors` (gdb locations by name), `wave` (lanes per warp), `matrix` (the layout of the sums of AMD's matrix
+    instructions, empty for NVIDIA), `block` (x, y, z), `warp`, `tiles` (the number of tiles; None: all until the
+    program stops for another reason), `kb0` (the only step to read, in the first tile that has it; None: all steps),
     `until_not_finite` (stop after the first anchor with a NaN or infinity).
 
     Returns `function` (with template arguments), `template` (DKQ, DV, ncols1, ncols2, nwarps by name), `KQ` and `VKQ`
-    (fragment types: I, J, T), `places` (file:line by anchor), `stopped` (why the program stopped early, else empty) and
+    (fragment types: I, J, T), `places` (file:line by anchor), `stopped` (why the program stopped early, or empty) and
     `readings`. A reading has one lane's registers at one anchor: `anchor`, `lane`, `tile` (its number in the block),
     `kb0` (None after the last step) and `values` by variable:
 
@@ -167,7 +167,7 @@ class _Reader:
         self._not_finite: Key | None = None
 
     def read(self) -> Document:
-        """Run the program until everything requested has been read."""
+        """Run the program until all requested registers have been read."""
         for setting in SETTINGS:
             self._debugger.execute(f"set print {setting}")
         points = self._insert(ACCUMULATED, SUNK, LOGITS) if self._one_step else self._insert(*ANCHORS)
@@ -177,7 +177,7 @@ class _Reader:
             if self._complete():
                 break
             if self._one_step and self._readings and SOFTMAX not in points.values():
-                points |= self._insert(SOFTMAX, RESCALED)  # set earlier, these would stop in other steps too
+                points |= self._insert(SOFTMAX, RESCALED)  # before this step, these would stop in other steps too
             stop = self._debugger.resume("continue")
         self._debugger.delete(*points)
         stopped = [] if anchors else [stop.reason, stop.detail, stop.function]
@@ -194,14 +194,14 @@ class _Reader:
         }
 
     def _steps(self, anchor: str) -> Sequence[int]:
-        """The KV steps to stop in, empty for all; the results of a step are shown by the step after it."""
+        """The KV steps to stop in, empty for all; the results of a step are read at the start of the next one."""
         kb0 = self._plan["kb0"]
         if kb0 is None or anchor in AFTER:
             return ()
         return (kb0, kb0 + 1) if anchor == LOGITS else (kb0,)
 
     def _values(self, names: Sequence[str]) -> list[str | None]:
-        """Values in the newest frame, or else in its caller: cuda-gdb loses a parameter after its last use."""
+        """Read values in the newest frame, or else in its caller: cuda-gdb loses a parameter after its last use."""
         values = self._debugger.evaluate(names)
         lost = [at for at, value in enumerate(values) if value is None or OPTIMISED_OUT in value]
         if lost:
@@ -211,9 +211,9 @@ class _Reader:
         return values
 
     def _take(self, anchors: Set[str], stop: StopRecord) -> None:
-        """Read the lanes at a stop, for several anchors at once if the debugger moved one to another's line."""
+        """Read the lanes at a stop; it belongs to several anchors if the debugger moved one to another's line."""
         if (ITERATION in stop.function) == bool(AFTER & anchors):
-            return  # the rescale for the sinks, after the last step, has the same line as an iteration's
+            return  # after the last step, the rescale for the sinks is on the same line
         if ITERATION in stop.function and not self._kernel["variables"]:
             self._kernel |= _kernel(self._debugger, stop.function, self._plan)
         for lane in self._lanes.standing():
@@ -223,7 +223,7 @@ class _Reader:
                     self._kernel["places"].setdefault(anchor, f"{PurePosixPath(stop.file).name}:{stop.line}")
 
     def _read(self, anchor: str, lane: int) -> bool:
-        """Read one lane's registers; False if they were already read here in this step (an anchor in a loop)."""
+        """Read one lane's registers; False if they were already read in this step (the anchor is in a loop)."""
         names = self._kernel["variables"].get(anchor, ())
         at, *values = self._values(("kb0", *(expression for expression, _ in names)))
         kb0 = int(at) if at is not None and anchor not in AFTER else None
@@ -254,7 +254,7 @@ class _Reader:
 
 
 def _kernel(debugger: Debugger, function: str, plan: Document) -> Document:
-    """The kernel of the newest frame, an iteration: template arguments, fragments, expressions for its registers."""
+    """Describe the kernel of the newest frame, an iteration: template arguments, fragments, register expressions."""
     template = TEMPLATE.search(function)
     values = [int(value) for value in template.groups()] if template else [0] * 5
     KQ, VKQ = (_fragment(debugger, name, plan) for name in ("KQ_C[0]", "VKQ_C[0]"))
@@ -282,9 +282,9 @@ def _kernel(debugger: Debugger, function: str, plan: Document) -> Document:
 
 
 def _fragment(debugger: Debugger, name: str, plan: Document) -> Document:
-    """I, J and T from `type = ggml_cuda_mma::tile<16, 8, __half2, ...>` or from a typedef of it, `@local T_C_KQ`.
+    """Parse I, J and T of `type = ggml_cuda_mma::tile<16, 8, __half2, ...>`, or of a typedef, `@local T_C_KQ`.
 
-    Also has the number of lanes in a warp, and AMD's layout.
+    The result also has the number of lanes in a warp, and AMD's layout.
     """
     answer = debugger.execute(f"whatis {name}")
     if "<" not in answer:
@@ -296,7 +296,7 @@ def _fragment(debugger: Debugger, name: str, plan: Document) -> Document:
 
 
 def _finite(read: dict[str, Numbers], *, half: bool) -> bool:
-    """Whether all registers are finite; a VKQ_C of halves is read as bits, finite if the exponent is not all ones."""
+    """Whether all registers are finite; halves (VKQ_C) are bits, not finite if the exponent is all ones."""
     return all(
         all(value & 0x7C00 != 0x7C00 for value in values if isinstance(value, int))
         if name == "VKQ_C" and half
@@ -308,9 +308,9 @@ def _finite(read: dict[str, Numbers], *, half: bool) -> bool:
 def read_lanes(debugger: Debugger, plan: Document) -> Document:
     """Read the lanes of one warp of a block at some lines, until all lanes have reached the last one.
 
-    `plan`: that of `run_to_launch`, `block`, `warp`, and `reads`, lines in the kernel's order: `anchor`, `locations`,
-    `step` (an expression, empty after the last step) and `values` (expressions by name). Returns `readings` (`anchor`,
-    `lane`, `step`, `values` by name) and `stopped`, why the program ended early.
+    `plan`: that of `run_to_launch`, plus `block`, `warp`, and `reads`, lines in the kernel's order: `anchor`,
+    `locations`, `step` (an expression, empty after the last step) and `values` (expressions by name). Returns
+    `readings` (`anchor`, `lane`, `step`, `values` by name) and `stopped` (the reason if the program ended early).
     """
     ended = run_to_launch(debugger, plan)
     if ended:
@@ -342,7 +342,7 @@ def read_lanes(debugger: Debugger, plan: Document) -> Document:
                 expressions = [*([read["step"]] if read["step"] else []), *read["values"].values()]
                 values = debugger.evaluate(expressions)
                 step = values.pop(0) if read["step"] else None
-                if lane in seen[anchor, step]:  # a line in a loop
+                if lane in seen[anchor, step]:  # the line is in a loop
                     continue
                 seen[anchor, step].add(lane)
                 pairs = zip(read["values"], values, strict=True)
@@ -354,11 +354,11 @@ def read_lanes(debugger: Debugger, plan: Document) -> Document:
 
 
 def read_row(debugger: Debugger, plan: Document) -> Document:
-    """Read parts of buffers in memory after the attention kernel (`launched`), and after the kernels that combine.
+    """Read parts of buffers after the attention kernel (anchor `launched`) and after the kernels that combine.
 
     `plan`: `parts`, a list of (anchor, buffer, offset, bytes), where a buffer is an expression for its address in
     `launch_fattn`. Returns `parts`, their bytes as hexadecimal digits in the same order (None: not reached), and
-    `stopped`, why the program ended early. The memory of a simulated GPU belongs to the program.
+    `stopped`, the reason if the program ended early. The memory of a simulated GPU belongs to the program.
     """
     ended = run_to_launch(debugger, plan)
     if ended:

@@ -1,1 +1,1 @@
-"""A run step by step, as a page: what each block does in order, and the numbers of some rows."""
+"""A page that steps through a run: each block's steps in order, and the numbers of some output rows."""

@@ -49,11 +49,11 @@ def replay_of(
     trace: JudgedTrace | None = None,
     beside: Replay | None = None,
 ) -> Replay:
-    """The replay of a run; without facts, the division of work follows from the launches.
+    """Make the replay of a run; without facts, the division of work is derived from the launches.
 
-    The rows are those of the replay that it is shown `beside`, else the one that the trace followed and the worst.
+    The rows are those of the replay `beside` it; without one, the row that the trace followed, and the worst rows.
 
-    InputError if no attention kernel with known sizes ran.
+    Raises InputError if no attention kernel with known sizes ran.
     """
     constants, arch = known_constants(session.options.tree), arch_number(arch_of(target))
     geometry = geometry_of(case.op, output.launches, arch, constants)
@@ -115,7 +115,7 @@ def replay_of(
 
 
 def _errors(output: Judgement) -> F64 | None:
-    """The largest error of each row (n_seq, n_q, n_head), in units of the expected error."""
+    """The largest error of each row (n_seq, n_q, n_head), in units of its expected error; None if unknown."""
     if output.dst is None or output.verdict.deviation is None:
         return None
     found: F64 = output.verdict.deviation.of(output.dst).max(axis=3)
@@ -123,7 +123,7 @@ def _errors(output: Judgement) -> F64 | None:
 
 
 def _rows(modelled: ModelledRows, geometry: Geometry, errors: F64 | None, first: Sequence[Row]) -> Iterator[RowNumbers]:
-    """The numbers of some rows, then of the worst row of each other tile, as long as the page stays small."""
+    """Yield the numbers of the rows `first`, then of each other tile's worst row, while the page stays small."""
     sizes = modelled.case.op.sizes
     tiles = geometry.indices(sizes.dst[:3])
     errors = np.zeros(sizes.dst[:3]) if errors is None else errors
@@ -142,7 +142,7 @@ def _rows(modelled: ModelledRows, geometry: Geometry, errors: F64 | None, first:
 def _places(
     trace: JudgedTrace, geometry: Geometry, facts: Facts
 ) -> Iterator[tuple[StepPlace, str, TracedStep | Stage]]:
-    """The places of everything that a trace read, in its order, and whose registers they were."""
+    """Yield everything that a trace read, in its order, each with its place and the warp that it was read from."""
     lane, who = next(f"block={one.block}" for one in facts.blocks if one.blockIdx == trace.block), headline(trace)
     for tile in trace.tiles:
         index = index_of(tile.tile.tile, geometry.grid)
@@ -158,7 +158,7 @@ def _places(
 
 
 def _traced(trace: JudgedTrace, geometry: Geometry, facts: Facts) -> Iterator[Traced]:
-    """The quantities that were read, step by step."""
+    """Yield the quantities that were read, step by step."""
     found: dict[tuple[StepPlace, str], list[tuple[str, float, float, int]]] = {}
     for place, who, read in _places(trace, geometry, facts):
         some = found.setdefault((place, who), [])
@@ -172,7 +172,7 @@ def _traced(trace: JudgedTrace, geometry: Geometry, facts: Facts) -> Iterator[Tr
 
 
 def _marked(output: Judgement, geometry: Geometry, facts: Facts, trace: JudgedTrace | None) -> Marked | None:
-    """The first deviation of the trace; without a trace, the worst element of a wrong output."""
+    """The first deviation in the trace; without a trace, the worst element of a wrong output."""
     for place, _, read in _places(trace, geometry, facts) if trace else ():
         if read.deviation if isinstance(read, Stage) else read.deviations:
             assert trace is not None and trace.deviation is not None
@@ -185,7 +185,7 @@ def _marked(output: Judgement, geometry: Geometry, facts: Facts, trace: JudgedTr
 
 
 def _end_of(geometry: Geometry, row: Row) -> StepPlace:
-    """Where a row is written to dst."""
+    """The step in which a row is written to dst."""
     tile = geometry.tile_of(*row)
     parts = geometry.parts_of(tile)
     return StepPlace(f"tile={index_of(tile, geometry.grid)}" if len(parts) > 1 else f"block={next(iter(parts))}")

@@ -1,4 +1,4 @@
-"""Replays as one page: pictures, the data as JSON, and a script that steps through them."""
+"""Write replays as one page: pictures, the data as JSON, and a script that steps through them."""
 
 import base64
 import json
@@ -30,7 +30,7 @@ LEFT, TOP, WIDTH, RIGHT = 84, 36, 960, 16
 WIDEST, NARROWEST, MOST_NUMBERS, LABELS = 64, 3, 3000, 20
 MOST_TILES = 400
 STRIP = 4
-"""The height of the mask beneath a row of the map."""
+"""The height of the mask beneath a row of the map, in pixels."""
 OTHER = Look("other", "@{fill:var(--soft)}@.n{fill:var(--paper)}", sign="▪")
 TICK = Look("tick", "stroke:var(--soft);stroke-opacity:.45", sign="")
 SHADES = ColourScale(
@@ -38,14 +38,14 @@ SHADES = ColourScale(
     tuple(Look(f"mask{digit}", f"fill:var(--ink);opacity:{0.06 + digit * 0.07:.2f}") for digit in range(10)),
     Look("none"),
 )
-"""The colours of a mask, by digits."""
+"""The shades of a mask, by digit (0: hidden, 9: all visible)."""
 PAPER = Look("under", "fill:var(--paper)", sign="")
 MOST_CELLS = 120
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """The layout of the lanes: the top of each, the height of a lane and the width of a step."""
+    """The layout of the lanes: the top of each lane, the height of a lane, and the width of a step."""
 
     replay: Replay
     tops: tuple[float, ...]
@@ -55,7 +55,7 @@ class Lanes:
 
     @classmethod
     def of(cls, replay: Replay) -> "Lanes":
-        """The highest lanes and widest steps for which there is room."""
+        """Choose the highest lanes and the widest steps that fit."""
         lanes = replay.lanes
         row = min(22.0, max(6.0, 1100 / max(1, len(lanes))))
         left = max(LEFT, 7.0 * max(len(lane.name) for lane in lanes) + 14)
@@ -65,11 +65,11 @@ class Lanes:
 
     @property
     def drawing(self) -> Drawing:
-        """The picture: a lane for each block, and for each tile that a second kernel completes."""
+        """Draw a lane for each block, and for each tile that a second kernel completes."""
         replay = self.replay
         width = max(WIDTH, self.left + replay.stop * self.step + RIGHT)
         marks: list[Mark] = [*self._axis()]
-        every = 1  # every how many lanes have a name
+        every = 1  # lanes per label
         while every * self.row < 13:
             every *= 2
         second = next((place for place, lane in enumerate(replay.lanes) if lane.start > 0), None)
@@ -114,14 +114,14 @@ class Lanes:
 
 
 def tile_map(replay: Replay) -> WorkMap | None:
-    """The map of the work with all tiles, if they are not too many."""
+    """The map of the work, with all tiles unless there are too many."""
     spans = sum(len(block.tiles) for block in replay.facts.blocks)
     coverage = check(replay.facts) if replay.geometry else None
     return work_map(replay.facts, Paper(), MOST_TILES if spans <= MOST_SPANS else 24, coverage)
 
 
 def with_mask(found: WorkMap, replay: Replay) -> Drawing:
-    """The map with the mask beneath each row, and the error of each tile at the right edge."""
+    """Draw the map with the mask beneath each row, and each tile's error at the right edge."""
     drawn, marks, end = found.drawing(), list[Mark](), found.x(found.grid.iter_k)
     for top, row in zip(found.tops, found.rows, strict=True):
         index = index_of(row.tile, found.grid)
@@ -141,7 +141,7 @@ def with_mask(found: WorkMap, replay: Replay) -> Drawing:
 
 
 def pictures_of(replay: Replay, ids: str) -> dict[str, Any]:
-    """The pictures as pairs of SVG (fixed labels, and what scrolls), with the layout that the page's script needs."""
+    """The pictures, each as a pair of SVGs (fixed labels, scrolling part), with the layout for the page's script."""
     lanes, found = Lanes.of(replay), tile_map(replay)
     layout: dict[str, Any] = {"left": lanes.left, "tops": lanes.tops, "row": lanes.row, "step": lanes.step}
     drawn = {"lanes": (lanes.drawing, lanes.left - 4, layout)}
@@ -169,7 +169,7 @@ ROOM = "fattn_probe.daily.inspect.replay"
 
 
 def replay_page(replays: Sequence[Replay], title: str) -> str:
-    """One replay, or two side by side, as a self-contained page."""
+    """Make a self-contained page of one replay, or of two side by side."""
     runs, pictures = [], []
     for number, replay in enumerate(replays):
         made = pictures_of(replay, f"run{number}")
@@ -182,7 +182,7 @@ def replay_page(replays: Sequence[Replay], title: str) -> str:
 
 
 def document_of(replay: Replay) -> dict[str, Any]:
-    """The data of a replay for the page's script."""
+    """A replay's data for the page's script."""
     traffics: dict[Traffic, int] = {}
     lanes = []
     for lane in replay.lanes:
@@ -249,7 +249,7 @@ def _row(replay: Replay, row: RowNumbers) -> dict[str, Any]:
 
 
 def _arrays(pairs: Sequence[Sequence[F64]]) -> list[str]:
-    """The kernel's arrays one after the other, and their errors; each pair is an array and the exact one."""
+    """Encode the kernel's arrays, joined, and their errors; each pair is a kernel's array and the exact one."""
     ours, right = (np.concatenate([NO_ROWS, *each]) for each in ([pair[at] for pair in pairs] for at in (0, 1)))
     with np.errstate(invalid="ignore", over="ignore"):
         return [base64.b64encode(one.astype("<f4").tobytes()).decode() for one in (ours, ours - right)]

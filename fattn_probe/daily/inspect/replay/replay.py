@@ -1,7 +1,7 @@
-"""A run as lanes of steps: what each CUDA block does, in order, and what the kernel after it adds up.
+"""A run as lanes of steps: each CUDA block's steps in order, and the sums of the kernel that runs after it.
 
-Neither the simulator nor a GPU records when a block does a step. A lane has the order within a block only. The lines of
-llama.cpp's source that do a step are found in a tree by their text."""
+Neither the simulator nor a GPU records when a block does a step, so a lane only has the order within a block. The lines
+of llama.cpp's source that do a step are found in a tree by their text."""
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,12 +33,12 @@ Q, KV, STORE, PART, UNDIVIDED, TAKE, ADD, DIVIDE = range(8)
 
 
 Traffic = tuple[tuple[str, int, int], ...]
-"""(array, read, written)"""
+"""(array, units read, units written)"""
 
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A source line that does part of a step; `place` is file:line, empty if it was not found."""
+    """A source line that does part of a step; `place` is file:line, empty if the line was not found."""
 
     what: str
     place: str
@@ -47,7 +47,7 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class StepKind:
-    """A kind of step: its name, its sign in pictures ("#": its number), a sentence, and the lines of the source."""
+    """A kind of step: its name, its sign in pictures ("#" stands for its number), a sentence, and its source lines."""
 
     name: str
     sign: str
@@ -59,21 +59,21 @@ KINDS = (
     StepKind("load Q", "Q", "loads the queries of the tile, scaled"),
     StepKind("KV step", "#", "reads K and V of some rows: logits, softmax, VKQ"),
     StepKind("store dst", "dst", "divides VKQ by the row sum and writes it to dst"),
-    StepKind("store part", "part", "the next block goes on with the tile: stores VKQ, maximum and row sum"),
+    StepKind("store part", "part", "the next block continues the tile: stores VKQ, maximum and row sum"),
     StepKind("store undivided", "dst+", "earlier blocks began the tile: writes VKQ to dst undivided"),
     StepKind("take", "=#", "begins with what this block wrote"),
     StepKind("add part", "+#", "scales both parts to the larger maximum, and adds them"),
     StepKind("divide", "÷", "divides by the row sum, and writes dst"),
 )
-"""The kinds of steps of llama.cpp's kernels, by number."""
+"""The kinds of steps in llama.cpp's kernels; a step refers to its kind by index."""
 
 
 @dataclass(frozen=True)
 class Stretch:
     """Consecutive steps of the same kind, each with the same traffic; `tile` is the output tile's number, or -1.
 
-    KV steps are `first`, `first + every`, ...; for other kinds `first` is the block whose part is handled. Traffic is
-    (array, read, written) of one step, in the replay's unit. `values` are its numbers, if it is a single step.
+    KV steps are `first`, `first + every`, ...; for other kinds, `first` is the block whose part is handled. `traffic`
+    is (array, read, written) per step, in the replay's unit. `values` are the numbers of a single step.
     """
 
     kind: int
@@ -87,7 +87,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Lane:
-    """The steps of a block, in order; a kernel that runs after the others begins at `start`."""
+    """The steps of a block, in order; `start` is later for a kernel that runs after the others."""
 
     name: str
     link: str
@@ -96,13 +96,13 @@ class Lane:
 
     @property
     def stop(self) -> int:
-        """The time after the last step, if every step takes 1."""
+        """The time after the last step, in steps."""
         return self.start + sum(stretch.count for stretch in self.stretches)
 
 
 @dataclass(frozen=True)
 class StepPlace:
-    """A step of a lane: a KV step of a tile, or if there is none, the last step of the lane."""
+    """A step of a lane: a KV step of a tile, or without one, the lane's last step."""
 
     lane: str
     tile: int = -1
@@ -111,7 +111,7 @@ class StepPlace:
 
 @dataclass(frozen=True)
 class Traced:
-    """The numbers that were read at a step: each quantity's largest value and error, and how many numbers deviate."""
+    """The numbers read at a step: each quantity's largest value and error, and the count of deviating numbers."""
 
     place: StepPlace
     who: str
@@ -120,7 +120,7 @@ class Traced:
 
 @dataclass(frozen=True)
 class Marked:
-    """The first deviation, in words, and its place."""
+    """A marked step: the first deviation or the worst element in words, and its place."""
 
     words: str
     place: StepPlace
@@ -135,12 +135,12 @@ CAPTION = (
 
 @dataclass(frozen=True)
 class Replay:
-    """A run to step through.
+    """A run that a page steps through.
 
-    `tiles` are the names of output tiles; `masks` has for each tile a digit per KV step, the visible share (9: all), or
+    `tiles` are the names of output tiles. `masks` has a digit per KV step for each tile, the visible share (9: all), or
     is empty. `errors` (n_head, n_q) are the largest errors of the sequence with the worst error, in units of the
-    expected error, None if not known. `rows` are those whose numbers the page has, the worst first, and `outputs` their
-    rows of dst. The warps that share a column take turns on `chunk` KV rows. `notes` say what is not known.
+    expected error (None if unknown). `rows` are those whose numbers are shown, worst first, and `outputs` their rows of
+    dst. Warps that share a column take turns on `chunk` KV rows. `notes` list what is unknown.
     """
 
     title: str
@@ -170,12 +170,12 @@ class Replay:
 
     @property
     def stop(self) -> int:
-        """The time after the last step."""
+        """The time after the last step, in steps."""
         return max((lane.stop for lane in self.lanes), default=0)
 
 
 def lanes_of(facts: Facts, case: Case, geometry: Geometry) -> tuple[Lane, ...]:
-    """The blocks of the attention kernel, then the tiles whose parts a second kernel adds."""
+    """A lane for each block of the attention kernel, then one for each tile whose parts a second kernel adds."""
     grid, stream_k, found = geometry.grid, geometry.kernel.family.stream_k, list[Lane]()
     moved = [_traffic(case, geometry, tile) for tile in tiles_in(grid)]
     parts: list[list[int]] = [[] for _ in moved]
@@ -203,7 +203,7 @@ def lanes_of(facts: Facts, case: Case, geometry: Geometry) -> tuple[Lane, ...]:
 
 
 def _traffic(case: Case, geometry: Geometry, at: Tile) -> Mapping[int, Traffic]:
-    """The bytes of a tile's steps by kind, each element that exists once: computed, not measured."""
+    """The traffic of a tile's steps by kind, in bytes: computed, not measured; counts each existing element once."""
     kernel = geometry.kernel
     queries, heads = tile_rows(at, case.op.sizes, kernel.ncols1, kernel.ncols2)
     rows = len(queries) * len(heads)
@@ -221,12 +221,12 @@ def _traffic(case: Case, geometry: Geometry, at: Tile) -> Mapping[int, Traffic]:
 
 
 def _KV_stretches(work: TileWork, index: int, case: Case, geometry: Geometry) -> Iterator[Stretch]:
-    """A block's KV steps on a tile; a step that the end of K cuts short is separate."""
+    """A block's KV steps on a tile; a step cut short by the end of K is separate."""
     kernel, K, V = geometry.kernel, case.op.tensors["K"], case.op.tensors["V"]
     last, short = geometry.grid.iter_k - 1, 0 if kernel.sparse else geometry.n_kv % geometry.rows
     sizes = {"K": row_size(kernel.type_K, kernel.DKQ), "V": row_size(kernel.type_V, kernel.DV)}
     if (V.root, V.offset) == (K.root, K.offset):
-        del sizes["V"]  # a part of K's rows
+        del sizes["V"]  # V is a part of K's rows
     if case.op.has_mask:
         queries, _ = tile_rows(work.tile, case.op.sizes, kernel.ncols1, kernel.ncols2)
         sizes["mask"] = len(queries) * F16_BYTES
@@ -240,7 +240,7 @@ def _KV_stretches(work: TileWork, index: int, case: Case, geometry: Geometry) ->
 
 
 def names_of_tiles(case: Case, geometry: Geometry) -> tuple[str, ...]:
-    """The queries and heads of each tile in words."""
+    """The names of the tiles: their queries and heads, in words."""
     found, kernel = [], geometry.kernel
     for tile in tiles_in(geometry.grid):
         rows = tile_rows(tile, case.op.sizes, kernel.ncols1, kernel.ncols2)
@@ -251,7 +251,7 @@ def names_of_tiles(case: Case, geometry: Geometry) -> tuple[str, ...]:
 
 
 def masks_of(case: Case, inputs: Inputs, geometry: Geometry) -> tuple[str, ...]:
-    """For each tile the visible shares of its KV steps; empty without a mask, or if the kernel gathers its rows."""
+    """The visible shares of each tile's KV steps; empty without a mask, or if the kernel gathers its rows."""
     if not case.op.has_mask or geometry.kernel.sparse:
         return ()
     mask = view_values(case.op.operands["mask"], inputs)[:, 0, : case.op.sizes.n_q].astype(np.float32)
@@ -263,13 +263,13 @@ def masks_of(case: Case, inputs: Inputs, geometry: Geometry) -> tuple[str, ...]:
 
 @cache
 def line_patterns() -> tuple[tuple[str, ...], ...]:
-    """The lines of the source that belong to steps: family, kind, what, file, pattern. `what` is the papers' step."""
+    """The source lines of each step: family, kind, what, file, pattern. `what` is the step's name in the papers."""
     lines = (files("fattn_probe.daily.inspect.replay") / "source_lines.csv").read_text(encoding="utf-8").splitlines()
     return tuple(tuple(row) for row in csv.reader(lines[1:]))
 
 
 def kinds_of(family: Family, tree: Tree | None, patches: Sequence[Patch] = ()) -> tuple[StepKind, ...]:
-    """The kinds of steps of a family's kernels, with their lines of the patched tree."""
+    """The kinds of steps in a family's kernels, with their source lines in the patched tree."""
     changed: dict[Path, str | None] = {}
     for patch in patches:
         assert tree is not None

@@ -19,9 +19,9 @@ NO_ROWS = np.zeros(0)
 
 @dataclass(frozen=True)
 class RowState:
-    """Running softmax of a row: maximum m (with the kernel's offset), sum l, and VKQ (DV), undivided.
+    """The running softmax of a row: maximum m (with the kernel's offset), sum l, and VKQ (DV), not yet divided by l.
 
-    P has the weights of the KV rows of the step before, relative to m.
+    P has the weights of the KV rows in the last step, relative to m.
     """
 
     m: float
@@ -32,10 +32,10 @@ class RowState:
 
 @dataclass(frozen=True)
 class RowInBlock:
-    """A block's part of a row: its KV steps, and the state after each, as the kernel computes it and exactly.
+    """A block's part of a row: its KV steps, and the state after each, in the kernel's arithmetic and exactly.
 
-    The last state, without P, is the one that the block passes on, with the sink if this block adds it. The warps that
-    share the row are combined.
+    The last state, without P, is the one that the block passes on; it includes the sink if this block adds it. The
+    states of warps that share the row are combined.
     """
 
     block: int
@@ -46,7 +46,7 @@ class RowInBlock:
 
 @dataclass(frozen=True)
 class RowNumbers:
-    """An output row: its parts in the order of their first KV steps, and the output by the kernel's arithmetic."""
+    """An output row: its parts by their first KV steps, and its output in the kernel's arithmetic and exact."""
 
     row: Row
     parts: tuple[RowInBlock, ...]
@@ -56,13 +56,13 @@ class RowNumbers:
 
 @dataclass
 class _Recorder(MmaMachine):
-    """The mma kernel's arithmetic on one column, which keeps the state after each step."""
+    """The mma kernel's arithmetic on one column; stores the state after each step."""
 
     seen: list[RowState] = field(default_factory=list)
     P: F32 | None = None
 
     def step(self, state: State, step: int) -> None:
-        """Process a step, and keep the state of the column."""
+        """Process a step, and store the column's state."""
         self.P = None
         super().step(state, step)
         sums = state.rowsum[0, :, 0].sum(axis=-1)
@@ -74,13 +74,13 @@ class _Recorder(MmaMachine):
         self.seen.append(replace(joined, P=found))
 
     def exponentials(self, state: State, KQ: F32) -> F32:
-        """P of a step, which is also kept."""
+        """Compute and store P of a step."""
         self.P = super().exponentials(state, KQ)
         return self.P
 
 
 def combined(maximum: F32, sums: F32, VKQ: F32) -> tuple[RowState, F64]:
-    """The state of a row from those of its warps, in float64, and the factor of each warp."""
+    """Combine the states of a row's warps in float64; also returns the rescale factor of each warp."""
     largest = maximum.max()
     with np.errstate(invalid="ignore", over="ignore"):
         scale = np.exp(maximum.astype(np.float64) - float(largest))
@@ -89,7 +89,7 @@ def combined(maximum: F32, sums: F32, VKQ: F32) -> tuple[RowState, F64]:
 
 
 def numbers_of(rows: ModelledRows, geometry: Geometry, row: Row) -> RowNumbers:
-    """The numbers of a row at all KV steps of all of its blocks."""
+    """Compute the numbers of a row at all KV steps of all of its blocks."""
     parts = geometry.parts_of(geometry.tile_of(*row))
     found = rows.parts(row)
     if rows.kernel.family is MMA_F16:
@@ -150,9 +150,9 @@ def _of_turn(turn: object, block: int) -> RowState:
 
 
 def visible_shares(mask: F32 | None, n_kv: int, rows: int, ncols1: int, steps: int) -> list[str]:
-    """For each query tile a digit per KV step: the share of its mask that is visible, 0 none to 9 all.
+    """The visible share of the mask per query tile, with one digit per KV step: 0 for none, 9 for all.
 
-    `mask` is (queries, KV rows) of one sequence. Any visible entry gives at least 1, any hidden one at most 8.
+    `mask` is (queries, KV rows) of one sequence. A digit is at least 1 if any entry is visible, else 0.
     """
     if mask is None:
         return []

@@ -1,1 +1,1 @@
-"""Following a warp through a kernel's KV steps, next to exact arithmetic."""
+"""Follow a warp through a kernel's KV steps, and compare it with exact arithmetic."""

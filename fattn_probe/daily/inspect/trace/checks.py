@@ -1,4 +1,4 @@
-"""Check one step of the mma kernel, quantity by quantity, from its inputs as the kernel rounds them.
+"""Check one step of the mma kernel, quantity by quantity, from inputs rounded as in the kernel.
 
 Each quantity is computed in float64 from the kernel's own earlier quantities, so an error shows where it arises. The
 bound covers the rounding of that quantity alone, and is as tight at the thousandth step as at the first.
@@ -41,7 +41,7 @@ class TracedOperands:
 
     @classmethod
     def of(cls, case: Case, inputs: Inputs, least: float = 0.0) -> "TracedOperands":
-        """The operands of a case, from its bytes; K and V of any type are rounded to f16, as the kernels do."""
+        """The operands of a case, from its bytes; K and V of any type are rounded to f16, as in the kernels."""
         Q, K, V = (view_values(case.op.tensors[name], inputs) for name in "QKV")
         mask = view_values(case.op.operands["mask"], inputs) if "mask" in case.op.tensors else None
         sinks = view_values(case.op.tensors["sinks"], inputs).ravel() if case.op.has_sinks else None
@@ -52,8 +52,8 @@ class TracedOperands:
 class WarpInputs:
     """The columns of a warp: scaled Q (columns, DKQ), K and V of their K/V head, slope * mask (columns, n_kv).
 
-    `sink` is that of each column, None if the warp adds no sinks: only the first of the warps that share a column does,
-    where the tile ends. `query` and `head` identify each column; columns past the last query or head do not exist.
+    `sink` is that of each column, None if the warp adds no sinks: only the first of the warps that share a column adds
+    them, in the block that ends the tile. `query` and `head` identify each column; `exists` is false past the last one.
     """
 
     Q: F64
@@ -75,7 +75,7 @@ class WarpInputs:
 
 
 def warp_inputs(operands: TracedOperands, work: TileWork, fragments: WarpFragments) -> WarpInputs:
-    """The inputs of the warp's columns of a tile."""
+    """The inputs of a warp's columns in a tile."""
     case = operands.case
     group = case.op.sizes.group
     columns = fragments.first_column + np.arange(fragments.cols_per_warp)
@@ -111,7 +111,7 @@ def warp_inputs(operands: TracedOperands, work: TileWork, fragments: WarpFragmen
 
 
 def factors(values: npt.NDArray[np.floating[Any]], least: float) -> F64:
-    """The values rounded to f16; 0 for those below `least`."""
+    """Round values to f16; those below `least` in magnitude become 0."""
     with np.errstate(over="ignore"):
         rounded = values.astype(np.float16).astype(np.float64)
     return np.where(np.abs(rounded) < least, 0.0, rounded)
@@ -126,7 +126,7 @@ FLUSHED = 2.1e-9  # slightly more than exp(SOFTMAX_FTZ_THRESHOLD): a smaller res
 
 
 def distance(found: npt.NDArray[Float], expected: npt.NDArray[Float]) -> npt.NDArray[Float]:
-    """The distance of numbers: 0 for equal infinities and two NaNs, infinite if only one is not finite."""
+    """The distance between numbers: 0 for equal infinities or two NaNs, infinite if only one is finite."""
     with np.errstate(invalid="ignore"):
         error = np.abs(found - expected)
     same = (found == expected) | (np.isnan(found) & np.isnan(expected))
@@ -137,7 +137,7 @@ def distance(found: npt.NDArray[Float], expected: npt.NDArray[Float]) -> npt.NDA
 class Quantity:
     """A variable's registers and their expected values, [lane][number].
 
-    `places` gives each number's column in the block's tile, and its KV row in the op or its d (-1: neither). `anchor`
+    `places` gives each number's column in the block's tile, and its KV row in the op or its d (or -1). `anchor`
     is where the registers were read.
     """
 
@@ -150,13 +150,13 @@ class Quantity:
 
     @property
     def error(self) -> F64:
-        """Distance from the expected value."""
+        """The distance from the expected value."""
         return distance(self.values, self.expected)
 
 
 @dataclass(frozen=True)
 class WarpStep:
-    """A step's registers, with its fragments, its inputs, and the offset added to a logit for the maximum."""
+    """A step's registers, its fragments, its inputs, and the offset that the kernel adds to a logit for the maximum."""
 
     step: Step
     fragments: WarpFragments
@@ -172,12 +172,12 @@ class WarpStep:
 
     @cached_property
     def own_rows(self) -> Indices:
-        """The KV rows of this warp, counted from the step's first."""
+        """The KV rows of this warp, counted from the step's first KV row."""
         return np.unique(self.KQ_places.along)
 
     @cached_property
     def kv_rows(self) -> Indices:
-        """The KV rows of this warp, as rows of the op."""
+        """The KV rows of this warp, counted from the op's first KV row."""
         if self.step.indices is not None:
             return self.step.indices[self.own_rows]
         return self.own_rows + self.step.kb0 * self.nbatch_fa
@@ -189,12 +189,12 @@ class WarpStep:
 
     @property
     def nbatch_fa(self) -> int:
-        """KV rows of a step, for all warps together."""
+        """The number of KV rows in a step, for all warps together."""
         return self.fragments.nbatch_fa(self.step["before.KQ_C"].shape[1])
 
     @cached_property
     def at_KQ(self) -> tuple[Indices, Indices]:
-        """Indices of KQ's numbers in this warp's matrix (columns, own rows)."""
+        """The indices of KQ's numbers in this warp's matrix (columns, own rows)."""
         return self.column(self.KQ_places.column), np.searchsorted(self.own_rows, self.KQ_places.along)
 
     @cached_property
@@ -204,7 +204,7 @@ class WarpStep:
 
     @cached_property
     def at_VKQ(self) -> tuple[Indices, Indices]:
-        """Indices of VKQ's numbers in this warp's matrix (columns, DV)."""
+        """The indices of VKQ's numbers in this warp's matrix (columns, DV)."""
         return self.column(self.VKQ_places.column), self.VKQ_places.along
 
     @cached_property
@@ -214,33 +214,33 @@ class WarpStep:
 
     @cached_property
     def state_places(self) -> Places:
-        """The places of KQ_max and KQ_rowsum, which have neither KV row nor d."""
+        """The places of KQ_max and KQ_rowsum, which have neither a KV row nor a d."""
         return self.fragments.places("KQ_max", 2)
 
     def column(self, of_block: Indices) -> Indices:
-        """Columns of the block, counted from the warp's first column."""
+        """Convert columns of the block to columns counted from the warp's first."""
         return of_block - self.fragments.first_column
 
     def KQ_matrix(self, values: F64) -> F64:
-        """KQ's or P's numbers as a matrix (columns, own rows)."""
+        """Arrange KQ's or P's numbers as a matrix (columns, own rows)."""
         matrix = np.zeros((self.fragments.cols_per_warp, len(self.own_rows)))
         matrix[self.at_KQ] = values
         return matrix
 
     def VKQ_matrix(self, values: F64) -> F64:
-        """VKQ's numbers as a matrix (columns, DV)."""
+        """Arrange VKQ's numbers as a matrix (columns, DV)."""
         matrix = np.zeros((self.fragments.cols_per_warp, self.inputs.V.shape[1]))
         matrix[self.at_VKQ] = values
         return matrix
 
     def by_column(self, values: F64) -> F64:
-        """One value per column, from registers that are equal in all lanes of a column."""
+        """Take one value per column from registers that are equal in all lanes of a column."""
         result = np.zeros(self.fragments.cols_per_warp)
         result[self.at_state] = values
         return result
 
     def sum_by_column(self, values: F64) -> F64:
-        """The sum over the lanes of each column."""
+        """Sum registers over the lanes of each column."""
         result = np.zeros(self.fragments.cols_per_warp)
         np.add.at(result, self.at_state, values)
         return result
@@ -254,7 +254,7 @@ class WarpStep:
 
 
 def logits(inputs: WarpInputs, rows: Indices) -> tuple[F64, F64]:
-    """KQ in float64, (columns, rows), softcapped, before the mask; and a bound on the tensor core's error."""
+    """KQ in float64 (columns, rows), softcapped, before the mask; and a bound on the tensor cores' error."""
     at, valid = inputs.rows(rows)
     with np.errstate(invalid="ignore"):
         products = inputs.Q[:, None, :] * (inputs.K[at] * valid[:, None])[None, :, :]
@@ -268,7 +268,7 @@ def logits(inputs: WarpInputs, rows: Indices) -> tuple[F64, F64]:
 
 
 def accumulate(start: F64, P: F64, V: F64, roundings: int, *, half: bool = True) -> tuple[F64, F64]:
-    """start + P @ V, and an error bound for f16 or float32 sums with `roundings` roundings per 16 KV rows."""
+    """start + P @ V, and a bound on the error of f16 or float32 sums with `roundings` roundings per 16 KV rows."""
     total, bound = start, np.zeros_like(start)
     for first in range(0, P.shape[1], 16):
         part = P[:, None, first : first + 16] * V.T[None, :, first : first + 16]
@@ -287,13 +287,13 @@ def half_ulp(values: F64) -> F64:
 
 
 def quantities(step: WarpStep) -> list[Quantity]:
-    """The quantities of a step that can be checked, in the order in which the kernel computes them."""
+    """The quantities of a step that can be checked, in the order of computation."""
     with np.errstate(invalid="ignore", over="ignore"):
         return [*_start(step), *_softmax(step), *_VKQ(step), *_end(step)]
 
 
 def _start(step: WarpStep) -> Iterator[Quantity]:
-    """The state at the beginning of a tile."""
+    """Check the state at the beginning of a tile."""
     for name, value in {"KQ_max": -FLT_MAX_HALF, "KQ_rowsum": 0.0, "VKQ_C": 0.0}.items():
         values = step.step.registers.get(f"before.{name}")
         if values is not None and step.first:
@@ -311,7 +311,7 @@ def _softmax(step: WarpStep) -> Iterator[Quantity]:
         exact, bound = logits(step.inputs, step.kv_rows)
         yield Quantity("KQ", "logits", KQ, exact[step.at_KQ], bound[step.at_KQ], rows)
     if KQ is not None and old is not None and new is not None:
-        # the maximum of the old maximum and of the masked logits plus an offset, over all lanes of a column
+        # the larger of the old maximum and the largest masked logit plus an offset, over all lanes of a column
         expected = np.fmax(step.by_column(old), step.KQ_matrix(step.masked).max(axis=1) + step.offset)
         bound = 4 * ULP_F32 * (np.abs(expected) + step.offset)
         yield Quantity("KQ_max", "softmax", new, expected[at], bound[at], state)
@@ -329,14 +329,14 @@ def _softmax(step: WarpStep) -> Iterator[Quantity]:
         yield Quantity("P", "softmax", P, expected, bound, rows)
     before, after = read.get("before.KQ_rowsum"), read.get("softmax.KQ_rowsum")
     if before is not None and after is not None and scale is not None and P is not None:
-        # per lane: the kernel adds the lanes only after the last step
+        # per lane, because the kernel sums over the lanes only after the last step
         own = [np.where(step.at_KQ[0] == at[:, index, None], P, 0.0).sum(axis=1) for index in range(at.shape[1])]
         expected = scale * before + np.stack(own, axis=1)
         yield Quantity("KQ_rowsum", "softmax", after, expected, P.shape[1] * ULP_F32 * np.abs(expected), state)
 
 
 def _VKQ(step: WarpStep) -> Iterator[Quantity]:
-    """VKQ rescaled, and then plus V times P (rounded to f16); an overflow of f16 may be an infinity."""
+    """Check VKQ after the rescale, and after adding V times P (rounded to f16); f16 may overflow to infinity."""
     read, places = step.step.registers, step.VKQ_places
     rescaled, scale = read.get("rescaled.VKQ_C"), read.get("softmax.KQ_max_scale")
     if rescaled is not None and scale is not None:
@@ -350,14 +350,14 @@ def _VKQ(step: WarpStep) -> Iterator[Quantity]:
         rows, valid = step.inputs.rows(step.kv_rows)
         halves = factors(step.KQ_matrix(P), step.inputs.least)
         V = step.inputs.V[rows] * valid[:, None]
-        # per 16 KV rows: AMD, whose order of sums is an assumption; Volta; and at most on later GPUs
+        # per 16 KV rows: on AMD (whose order of sums is assumed), on Volta, and at most on later GPUs
         roundings = 16 if step.fragments.KQ.layout else 4 if step.fragments.KQ.I == 32 else 2
         total, bound = accumulate(step.VKQ_matrix(rescaled), halves, V, roundings, half=step.half)
         yield _f16(Quantity("VKQ", "accumulated", after, total[step.at_VKQ], bound[step.at_VKQ], places))
 
 
 def _end(step: WarpStep) -> Iterator[Quantity]:
-    """The state after a tile's last step: row sums over the lanes of a column, and the sinks."""
+    """Check the state after a tile's last step: row sums over the lanes of a column, and the sinks."""
     read, places, at, sink = step.step.registers, step.state_places, step.at_state, step.inputs.sink
     if not read.keys() >= {
         f"{phase}.{name}" for phase in ("after", "sunk") for name in ("KQ_max", "KQ_rowsum", "VKQ_C")
@@ -381,7 +381,7 @@ def _end(step: WarpStep) -> Iterator[Quantity]:
 
 
 def _f16(quantity: Quantity) -> Quantity:
-    """The quantity with overflows allowed: a value beyond f16's range may be an infinity."""
+    """Allow overflows in a quantity: a value beyond f16's range may be an infinity."""
     beyond = np.abs(quantity.expected) + quantity.bound > F16_MAX
     overflown = beyond & np.isinf(quantity.values) & (np.sign(quantity.values) == np.sign(quantity.expected))
     return replace(quantity, expected=np.where(overflown, quantity.values, quantity.expected))

@@ -21,11 +21,11 @@ from fattn_probe.verdict.truth.reference.adapter import Inputs
 
 Document = Mapping[str, Any]
 Reader = Callable[[BlockWork, int, int], Document]
-"""Runs `trace_op` on a warp of a block for a number of tiles, up to the first NaN or infinity."""
+"""A function that runs `trace_op` on (block, warp, number of tiles) up to the first NaN or infinity."""
 
 F16_MAX = 65504.0
 LEFT = ("KQ_max", "KQ_rowsum", "VKQ_C", "KQ_C")
-"""Variables in the order in which they are computed: those left by the previous step, then those of this step."""
+"""Variables in the order of computation: those left by the previous step, then (MADE) those of this step."""
 MADE = {SOFTMAX: ("KQ_max", "KQ_C", "KQ_max_scale", "KQ_rowsum")}
 # The simulator's build rewrites divisions, but keeps them on their line
 DIVISIONS = ((MMA, r"^\s*dstk_val\.x .*\bKQ_rowsum_j;"), (COMMON, r"^\s*\*dst = dst_val\b.*\browsum;"))
@@ -33,7 +33,7 @@ DIVISIONS = ((MMA, r"^\s*dstk_val\.x .*\bKQ_rowsum_j;"), (COMMON, r"^\s*\*dst = 
 
 @dataclass(frozen=True)
 class FirstNotFinite:
-    """A NaN or infinity.
+    """The first NaN or infinity that was found.
 
     `at` has coordinates by name; `thread` is (threadIdx.x, threadIdx.y), which is lane and warp; `kb0` is the step that
     computed it; `place` is the file:line where the program had stopped when it was read.
@@ -68,7 +68,7 @@ def in_inputs(case: Case, inputs: Inputs) -> FirstNotFinite | None:
 
 
 def in_dst(dst: npt.NDArray[np.floating[Any]]) -> FirstNotFinite | None:
-    """The first NaN or infinity in `dst`, whose shape is ggml's `ne` reversed; its origin is not in it yet."""
+    """The first NaN or infinity in `dst`, whose shape is ggml's `ne` reversed; does not say yet where it comes from."""
     bad = np.argwhere(~np.isfinite(dst))
     if not len(bad):
         return None
@@ -78,7 +78,7 @@ def in_dst(dst: npt.NDArray[np.floating[Any]]) -> FirstNotFinite | None:
 
 
 def in_stages(stages: Iterable[Stage], row: Row, block: int, warp: int) -> FirstNotFinite | None:
-    """The first NaN or infinity of a row in the stages of a warp; a masked logit may be -inf.
+    """The first NaN or infinity of a row in a warp's stages, except for the -inf of masked logits.
 
     A warp works on several columns: the labels of a stage give the query and head of each number.
     """
@@ -103,10 +103,10 @@ def in_stages(stages: Iterable[Stage], row: Row, block: int, warp: int) -> First
 
 @dataclass(frozen=True)
 class NaNSearch:
-    """The search for the first NaN or infinity of an op; `facts` are those of the op, with its blocks.
+    """The search for the first NaN or infinity of an op; `facts` are the op's facts, including its blocks.
 
-    `source` is ggml-cuda/ of the tree that was built. It reads the registers of mma kernels; `in_stages` searches those
-    of other kernels.
+    `source` is ggml-cuda/ of the tree that was built. This class reads the registers of mma kernels; `in_stages`
+    searches those of other kernels.
     """
 
     operands: TracedOperands
@@ -115,7 +115,7 @@ class NaNSearch:
     source: Path
 
     def origin(self, last: FirstNotFinite) -> FirstNotFinite:
-        """The origin of a NaN or infinity in dst."""
+        """Find the origin of a NaN or infinity in dst."""
         sequence, query, head, _ = last.at.values()
         pieces, mask = self.pieces(sequence, query, head), self.operands.mask
         rows = None if mask is None else mask[sequence % mask.shape[0], head % mask.shape[1], query]
@@ -133,7 +133,7 @@ class NaNSearch:
         return replace(last, words=f"{last.words}: {why}", block=pieces[-1][0].block if pieces else None, place=place)
 
     def pieces(self, sequence: int, query: int, head: int) -> list[tuple[BlockWork, int]]:
-        """The blocks that work on a row's tile, and the tile's number in each, from the tile's beginning on."""
+        """The blocks that work on a row's tile, and the tile's number in each, in the order of its KV steps."""
         ncols1, ncols2 = self._columns
         z_KV, in_group = divmod(head, self.operands.case.op.sizes.group)
         found = [
@@ -146,12 +146,12 @@ class NaNSearch:
 
     @property
     def _columns(self) -> tuple[int, int]:
-        """Queries and heads of a tile."""
+        """The numbers of queries and heads in a tile."""
         assert self.facts.choice is not None
         return int(self.facts.choice.template["ncols1"]), int(self.facts.choice.template["ncols2"])
 
     def _in_block(self, query: int, head: int, block: BlockWork, tile: int) -> FirstNotFinite | None:
-        """Trace the warps that compute the row's column; the first warp read shows which these are."""
+        """Trace the warps that compute the row's column; the first traced warp shows which warps these are."""
 
         def warps_of(fragments: WarpFragments) -> range:
             work, in_group = block.tiles[tile], head % self.operands.case.op.sizes.group
@@ -180,7 +180,7 @@ class NaNSearch:
 
 @dataclass(frozen=True)
 class InWarp:
-    """The readings of one warp on one tile of its block."""
+    """The readings of one warp in one tile of its block."""
 
     document: Document
     fragments: WarpFragments
@@ -209,7 +209,7 @@ class InWarp:
                         number = int(bad[0])
                         at = {"query": int(inputs.query[column[number]]), "head": int(inputs.head[column[number]])}
                         at |= self._along(reading, name, int(places.along[reading["lane"], number]))
-                        # a value found at the start of a step comes from the step before
+                        # a value found at the start of a step was computed in the step before
                         kb0 = last if reading["kb0"] is None else int(reading["kb0"])
                         kb0 -= reading["anchor"] == LOGITS and name != "KQ_C"
                         return self._found(reading, (name, number, kb0), float(values[number]), at)

@@ -1,8 +1,8 @@
-"""The registers of a warp, step by step, as arrays and as a file, and the layout of its fragments.
+"""The registers of a warp, step by step, as arrays and in a file; and the layout of its fragments.
 
-A layout is from (lane, register) to (column, KV row) and (column, d). Source: PTX ISA, "Matrix Fragments for
-mma.m16n8k16" and "for mma.m8n8k4", and AMD's matrix instruction calculator, in the arrangement of ggml_cuda_mma::tile.
-A column is one query of one head: column jc = j*ncols2 + c of a block's tile is its query j and head c."""
+A layout maps (lane, register) to (column, KV row) or (column, d). Sources: PTX ISA, "Matrix Fragments for mma.m16n8k16"
+and "for mma.m8n8k4", and AMD's matrix instruction calculator, as arranged in ggml_cuda_mma::tile. A column is one query
+of one head: column jc = j*ncols2 + c of a block's tile is its query j and head c."""
 
 import json
 from collections import defaultdict
@@ -35,16 +35,16 @@ LAYOUTS: Mapping[tuple[int, int, str], Place] = {
     ),
     (32, 8, "float"): lambda lane, at: ((at & 2) + (lane & ~2), (lane & 2) + (at & 5)),
 }
-"""(i, j) of element `at` of a lane, for a tile<I, J, T>; half2 tiles count pairs in j. 32 rows: Volta only."""
+"""(i, j) of element `at` of a lane, for a tile<I, J, T>; in half2 tiles, j counts pairs. Only Volta has I = 32."""
 
 AMD_ROWS: Mapping[str, Callable[[Indices, Indices, int], Indices]] = {
     "mfma": lambda lane, at, ne: ne * (lane // 16) + at,
     "rdna3": lambda lane, at, ne: 2 * at + lane // 16,
     "rdna4": lambda lane, at, ne: ne * (lane // 16) + at,
 }
-"""J of element `at` of the `ne` of a lane, in the sums of AMD's matrix instructions; i is the lane modulo 16."""
+"""j of element `at` (of `ne`) of a lane in the sums of AMD's matrix instructions; i is the lane modulo 16."""
 SCRAMBLED = "rdna4 scrambled"
-"""The even d of a tile are in the first half of a lane's registers, the odd ones in the second."""
+"""A layout with a tile's even d in the first half of a lane's registers, and the odd d in the second half."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Fragment:
 
     @property
     def ne(self) -> int:
-        """Registers per lane."""
+        """The number of registers per lane."""
         return self.I * self.J // self.lanes
 
     @property
@@ -69,14 +69,14 @@ class Fragment:
         return self.I == 16 if self.layout else (self.I, self.J, self.T) in LAYOUTS
 
     def place(self) -> tuple[Indices, Indices]:
-        """The places (i, j), each [lane][register]."""
+        """The places as arrays i and j, each [lane][register]."""
         lane, register = np.meshgrid(np.arange(self.lanes), np.arange(self.ne), indexing="ij")
         if not self.layout:
             return LAYOUTS[self.I, self.J, self.T](lane, register)
         return lane % 16, AMD_ROWS[self.layout.split()[0]](lane, register, self.ne)
 
     def halves(self) -> tuple[Indices, Indices]:
-        """The places (i, along j) of all numbers, each [lane][number]: a half2 register is two."""
+        """The places (i, along j) of all numbers, each [lane][number]; a half2 register has two numbers."""
         i, j = self.place()
         if self.T != "half2":
             return i, j
@@ -104,7 +104,7 @@ class Places:
 class WarpFragments:
     """The layout of one warp's part of KQ and VKQ.
 
-    With np > 1 several warps share the columns and process the KV rows of a step in turn.
+    With np > 1, several warps share the columns, and divide the KV rows of a step among them.
     """
 
     KQ: Fragment
@@ -123,17 +123,17 @@ class WarpFragments:
 
     @property
     def upright(self) -> bool:
-        """Whether KQ's rows are KV rows (8 columns per warp); otherwise they are columns (16, Volta 32)."""
+        """Whether KQ's rows are KV rows (8 columns per warp); otherwise they are columns (16 per warp, 32 on Volta)."""
         return (self.KQ.I, self.KQ.J) == (16, 8)
 
     @property
     def cols_per_warp(self) -> int:
-        """Columns that a warp works on."""
+        """The number of columns that a warp works on."""
         return self.KQ.J if self.upright else self.KQ.I
 
     @property
     def np(self) -> int:
-        """Warps that share a column."""
+        """The number of warps that share a column."""
         return max(1, self.nwarps * self.cols_per_warp // (self.ncols1 * self.ncols2))
 
     @property
@@ -143,22 +143,22 @@ class WarpFragments:
 
     @property
     def kv_per_tile(self) -> int:
-        """KV rows of one KQ fragment."""
+        """The number of KV rows in a KQ fragment."""
         return self.KQ.I if self.upright else self.KQ.J
 
     @property
     def d_per_tile(self) -> int:
-        """Rows of V's transpose in one VKQ fragment."""
+        """The number of rows of V's transpose in a VKQ fragment."""
         if self.upright:
             return self.VKQ.I
         return self.VKQ.J * (2 if self.VKQ.T == "half2" else 1)
 
     def nbatch_fa(self, numbers: int) -> int:
-        """KV rows of a step, from the number of KQ values per lane."""
+        """The number of KV rows in a step, from the number of KQ values per lane."""
         return numbers // self.KQ.ne * self.np * self.kv_per_tile
 
     def KQ_places(self, numbers: int) -> Places:
-        """The places of `KQ_C`, given its numbers per lane."""
+        """The places of `KQ_C`, given how many numbers a lane has."""
         i, j = self.KQ.place()
         rows, columns = (i, j) if self.upright else (j, i)
         tiles = np.arange(numbers // self.KQ.ne)
@@ -166,14 +166,14 @@ class WarpFragments:
         return Places(self.first_column + _repeat(columns, 0 * start), _repeat(rows, start))
 
     def VKQ_places(self, numbers: int) -> Places:
-        """The places of `VKQ_C` along d, given its numbers per lane."""
+        """The places of `VKQ_C` along d, given how many numbers a lane has."""
         i, j = self.VKQ.halves()
         d, columns = (i, j) if self.upright else (j, i)
         start = np.arange(numbers // i.shape[1]) * self.d_per_tile
         return Places(self.first_column + _repeat(columns, 0 * start), _repeat(d, start))
 
     def places(self, variable: str, numbers: int) -> Places:
-        """The places of a variable's numbers; `along` is -1 for those that have neither KV row nor d."""
+        """The places of a variable's numbers; `along` is -1 for numbers that have neither a KV row nor a d."""
         if variable == "KQ_C":
             return self.KQ_places(numbers)
         if variable == "VKQ_C":
@@ -182,7 +182,7 @@ class WarpFragments:
         return Places(columns, np.full_like(columns, -1))
 
     def state_columns(self) -> Indices:
-        """The column of each KQ_max and KQ_rowsum of a lane, [lane][index]: one on AMD, two on NVIDIA."""
+        """The column of each of a lane's KQ_max and KQ_rowsum, [lane][index]: AMD has one per lane, NVIDIA two."""
         i, j = self.KQ.place()
         columns = j[:, :2] if self.upright else i[:, [0]] if self.KQ.layout else i[:, [0, 2]]
         return self.first_column + columns
@@ -198,12 +198,12 @@ Registers = Mapping[str, F64]
 
 @dataclass(frozen=True)
 class Step:
-    """The registers of a warp in one step: variables as [lane][number].
+    """The registers of a warp in one step, each variable as [lane][number].
 
-    At the start of the step: `before.` KQ_C (before the mask), KQ_max, KQ_rowsum, VKQ_C. Then `softmax.` KQ_C (P),
-    KQ_max, KQ_rowsum, KQ_max_scale, and `rescaled.` VKQ_C. At its end: `after.` KQ_max, KQ_rowsum, VKQ_C; after the
-    last step, the sums over lanes and the sinks: the same under `sunk.`. A variable that could not be read in all lanes
-    is missing. `indices` are the KV rows that a sparse kernel gathers.
+    The keys for the start of the step are `before.` KQ_C (before the mask), KQ_max, KQ_rowsum, VKQ_C; then `softmax.`
+    KQ_C (P), KQ_max, KQ_rowsum, KQ_max_scale, and `rescaled.` VKQ_C; for its end, `after.` KQ_max, KQ_rowsum, VKQ_C;
+    after a tile's last step, with the sums over lanes and the sinks, the same under `sunk.`. A variable that could not
+    be read in all lanes is missing. `indices` are the KV rows that a sparse kernel gathers.
     """
 
     tile: int
@@ -245,7 +245,7 @@ def _step(places: Mapping[tuple[int, int | None, str], Registers], tile: int, kb
 
 
 def _numbers(lanes: Mapping[int, Mapping[str, Sequence[float]]], VKQ: Fragment) -> Registers:
-    """The variables that all lanes have, with equally many numbers, [lane][number]; half2 bits become numbers."""
+    """Variables that have the same number of values in all lanes, as [lane][number]; half2 bits become numbers."""
     if len(lanes) != VKQ.lanes:
         return {}
     names = set.intersection(*(set(values) for values in lanes.values()))
@@ -255,7 +255,7 @@ def _numbers(lanes: Mapping[int, Mapping[str, Sequence[float]]], VKQ: Fragment) 
 
 
 def numbers_of(variable: str, values: Sequence[Any], VKQ: Fragment) -> F64:
-    """A variable's numbers; those of VKQ_C are read as the bits of halves if its fragments have these."""
+    """Convert a variable's readings to numbers; those of VKQ_C are bits of halves if its fragments are half2."""
     half = variable == "VKQ_C" and VKQ.T == "half2"
     bits = np.array(values, np.uint16).view(np.float16) if half else values
     return np.asarray(bits, np.float64)
@@ -268,7 +268,7 @@ HALVES = "VKQ_C"  # the only registers that may be f16
 def block_arrays(
     documents: Mapping[int, Mapping[str, Any]], tiles: Sequence[TileWork], about: Mapping[str, Any]
 ) -> dict[str, Array]:
-    """The arrays of docs/guide/trace.md by key, from the `read_trace` document of each warp of a block.
+    """The arrays of docs/guide/trace.md by key, from the `read_trace` document of each warp in a block.
 
     A register that was not read in a step is NaN.
     """
@@ -325,6 +325,6 @@ def _layout(documents: Mapping[int, Mapping[str, Any]], table: Sequence[Sequence
 
 
 def write_arrays(arrays: Mapping[str, Any], path: Path) -> None:
-    """Write a `.npz` file; MachineError if the disk refuses."""
+    """Write a `.npz` file; raises MachineError if that fails."""
     with writing(path), path.open("wb") as file:
         np.savez_compressed(file, **arrays)

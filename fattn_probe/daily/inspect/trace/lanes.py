@@ -1,4 +1,4 @@
-"""A warp of the tile or the vec kernel: which number each register holds, next to the kernel's rounding model."""
+"""A warp of the tile or vec kernel: the number in each register, compared with the kernel's rounding model."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,8 +27,8 @@ STATE = ("KQ_max", "KQ_sum", "VKQ")
 class WarpOfColumns:
     """A warp of a tile or vec kernel.
 
-    In the tile kernel `shared` warps (upstream's np) share a column, with one maximum; in the vec kernel all warps of a
-    block do, each with its own maximum.
+    In the tile kernel, `shared` warps (upstream's np) share a column and one maximum; in the vec kernel, all warps of a
+    block share a column, each with its own maximum.
     """
 
     rows: ModelledRows
@@ -42,7 +42,7 @@ class WarpOfColumns:
 
     @property
     def shared(self) -> int:
-        """Warps that share a column."""
+        """The number of warps that share a column."""
         return self.rows.kernel.warps_per_column if self.is_tile else self.rows.kernel.warps
 
     @property
@@ -66,16 +66,16 @@ class WarpOfColumns:
 
     @cached_property
     def turns(self) -> Mapping[int, Sequence[Turn]]:
-        """The model's steps for each column that exists."""
+        """The rounding model's steps for each column that exists."""
         return {at: self.rows.turns(row) for at, row in enumerate(self.columns) if row is not None}
 
     @cached_property
     def d(self) -> npt.NDArray[np.intp]:
-        """The d of VKQ's numbers of a column, [lane][number]; DV or more for padding."""
+        """The d of each of a column's VKQ numbers, [lane][number]; DV or more is padding."""
         DV, copied = self.rows.kernel.DV, copy_bytes(self.rows.arch) // FLOAT
         if self.is_tile:
             numbers, lanes = -(-DV // (2 * LANES)) * 2, LANES
-            run = min(copied, numbers)  # neighbouring elements of a lane
+            run = min(copied, numbers)  # consecutive elements of a lane
         else:
             lanes = self._vec.plan.threads_V
             numbers, run = DV // lanes, 2 * copied if self.rows.kernel.type_V in FLOATS else 4
@@ -88,10 +88,10 @@ class WarpOfColumns:
         return self.rows.machine
 
     def reads(self, locations: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
-        """The lines of `read_lanes`, and what to read there."""
+        """The `reads` of `read_lanes`: the lines, and the expressions to read there."""
         name, columns = self.rows.kernel.family.name, len(self.columns)
         state = {value: value for value in STATE}
-        if self.is_tile:  # the iteration is a function with pointers to the state
+        if self.is_tile:  # the iteration is a function that gets pointers to the state
             logits = {"KQ": "KQ_acc", "VKQ": f"*VKQ@{columns * self.d.shape[1] // 2}"}
             weights = {"KQ_max": f"*KQ_max@{columns}", "KQ_sum": f"*KQ_sum@{columns}"}
         else:
@@ -103,7 +103,7 @@ class WarpOfColumns:
             (f"{name}_sunk", "", state),
         ]
         if self.is_tile and self.part:
-            lines.pop()  # only the first warp of a column goes on
+            lines.pop()  # only the first warp of a column continues
         return [
             {"anchor": anchor, "locations": list(locations[anchor]), "step": step, "values": values}
             for anchor, step, values in lines
@@ -154,7 +154,7 @@ class WarpOfColumns:
                 yield self._stage(quantity, values, state, due[-1], (where, places.get(f"{name}_sunk", "")))
 
     def _sunk(self, row: Row, last: Turn) -> Turn:
-        """The values of the warp after the sinks, as a turn."""
+        """The warp's values after the sinks, as a turn."""
         machine, (_, query, head) = self.rows.machine, row
         if isinstance(machine, TileMachine):
             parts = machine.parts(last, head)
@@ -166,7 +166,7 @@ class WarpOfColumns:
         return Turn(last.KQ, last.P, maximum, sums, VKQ)
 
     def _values(self, quantity: str, lanes: Lanes) -> F32:
-        """A quantity's registers, [column][lane][number]: VKQ has the columns outermost, the others innermost."""
+        """A quantity's registers, [column][lane][number]: the columns are outermost in VKQ, innermost in others."""
         numbers = np.array([lanes[lane][quantity] for lane in range(LANES)])
         if quantity != "VKQ":
             return np.moveaxis(numbers.astype(np.float32).reshape(LANES, -1, len(self.columns)), 2, 0)
@@ -174,7 +174,7 @@ class WarpOfColumns:
         return np.moveaxis(values.astype(np.float32).reshape(LANES, len(self.columns), -1), 1, 0)
 
     def _stage(self, quantity: str, values: F32, state: Mapping[int, Turn], kb0: int, where: tuple[str, str]) -> Stage:
-        """A quantity of the columns that exist; `where` is the stage, and its place."""
+        """A quantity's stage, for the columns that exist; `where` is the stage's name and its place."""
         at, lane = sorted(state), np.arange(LANES)[:, None]
         rows = np.array([self.columns[column] for column in at])[:, :, None, None]
         labels: dict[str, npt.NDArray[np.integer[Any]]] = {"query": rows[:, 1], "head": rows[:, 2]}
@@ -191,12 +191,12 @@ class WarpOfColumns:
         return Stage(stage, quantity, found, wanted, np.array(bounds)[:, None, None], labels | {"lane": lane}, place)
 
     def _along(self, numbers: int) -> npt.NDArray[np.intp]:
-        """The KV row in the step of a lane's logits, [lane][number]."""
+        """The KV row of each logit of a lane, counted from the step's first, [lane][number]."""
         lane, number = np.ogrid[:LANES, :numbers]
         return np.asarray((number * self.shared + self.part) * LANES + lane)
 
     def _expected(self, quantity: str, of: Turn, exists: Bools) -> F32:
-        """The model's numbers of a column, [lane][number]."""
+        """The model's numbers for a column, [lane][number]."""
         turn, part = self.work.blockIdx[1], self.part
         if quantity in ("KQ", "P"):
             values = of.KQ if quantity == "KQ" else of.P
@@ -207,7 +207,7 @@ class WarpOfColumns:
         if quantity == "KQ_sum":
             return np.asarray(of.sums[0, turn, part][:, None])
         VKQ = of.VKQ[0, turn, part]
-        if not self.is_tile:  # each group of lanes has its own sum
+        if not self.is_tile:  # each group of lanes has a separate sum
             VKQ = VKQ[np.arange(LANES) // self._vec.plan.threads_V]
             return np.asarray(np.take_along_axis(VKQ, self.d, axis=1))
         return np.asarray(VKQ[np.where(exists, self.d, 0)])

@@ -30,7 +30,7 @@ SLACK = 2.0**-10
 
 @dataclass(frozen=True)
 class StepDeviation:
-    """The worst number of a quantity in a step whose error exceeds the bound."""
+    """The number with the worst error of a quantity in a step, if it exceeds the bound."""
 
     tile: int
     kb0: int
@@ -46,7 +46,7 @@ class StepDeviation:
     expected: float
     bound: float
     count: int
-    """How many numbers of the quantity exceed their bound."""
+    """The count of the quantity's numbers whose errors exceed their bound."""
 
     @property
     def words(self) -> str:
@@ -62,7 +62,7 @@ class StepDeviation:
 
 @dataclass(frozen=True)
 class Checked:
-    """A summary of a quantity in a step: its largest value and error, and the error in units of its bound."""
+    """A summary of a quantity in a step: its largest value and error, and the largest error in units of its bound."""
 
     name: str
     largest: float
@@ -72,10 +72,10 @@ class Checked:
 
 @dataclass(frozen=True)
 class TracedStep:
-    """A step: matrices are (columns, KV rows of this warp) and (columns, DV), vectors have one entry per column.
+    """A traced step; matrices are (columns, KV rows of this warp) or (columns, DV), vectors have one entry per column.
 
-    KQ is softcapped, before the mask. `KQ_rowsum` is the sum over the lanes of a column, for this warp's KV rows up to
-    this step. `exact_*` is the float64 online softmax over the same rows from the tile's first step on, with Q and P
+    KQ is softcapped, before the mask. `KQ_rowsum` is summed over the lanes of a column, for this warp's KV rows up to
+    this step. `exact_*` is the float64 online softmax over the same rows from the tile's first step, with Q and P
     rounded to f16 as in the kernel; NaN if unknown.
     """
 
@@ -112,8 +112,8 @@ class JudgedTrace:
     """A traced warp of a block: `tiles` has the registers of the mma kernel, `stages` everything else.
 
     `shared` warps work on its columns. `fragments` is None for other kernels. `row` is the output row that was followed
-    through memory, None without stages; `missing` says why it is None. `assumed` names what the rounding model assumes
-    of the GPU. `stopped` says why the program stopped before everything was read; else it is empty.
+    through memory, None without stages; `missing` is the reason if it is None. `assumed` names the model's assumptions
+    about the GPU. `stopped` says why the program stopped before everything was read; otherwise it is empty.
     """
 
     block: tuple[int, int, int]
@@ -147,7 +147,7 @@ def judge_trace(
     offset: float,
     least: float = 0.0,
 ) -> JudgedTrace:
-    """Judge the `read_trace` document of a warp of `block`; `tiles` are those of the block, in order.
+    """Judge the `read_trace` document of a warp of `block`; `tiles` are the block's tiles, in order.
 
     `least` is the smallest factor that the GPU's matrix instructions do not treat as 0.
     """
@@ -179,7 +179,7 @@ class _Exact:
         self.KQ = np.zeros((0, 0))
 
     def reach(self, step: WarpStep) -> None:
-        """Add all steps up to this one; if the kernel gathers its rows, steps that were not read are unknown."""
+        """Add all steps up to this one; if the kernel gathers its rows, steps that were not read cannot be added."""
         self.known = self.known and (step.step.indices is None or step.step.kb0 <= self._next)
         for kb0 in range(self._next, step.step.kb0 + 1):
             inputs, rows = self._inputs, step.kv_rows + (kb0 - step.step.kb0) * step.nbatch_fa
@@ -225,7 +225,7 @@ def _step(step: WarpStep, exact: _Exact) -> TracedStep:
 
 
 def _judged(step: WarpStep, quantity: Quantity) -> tuple[Checked, StepDeviation | None]:
-    """A quantity's errors in units of their bounds, in columns that exist, and the worst if it is too large."""
+    """Summarise a quantity's errors in existing columns; also returns the worst one if it exceeds its bound."""
     exists = step.inputs.exists[step.column(quantity.places.column)]
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(quantity.error == 0.0, 0.0, quantity.error / quantity.bound)

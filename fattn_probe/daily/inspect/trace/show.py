@@ -1,4 +1,4 @@
-"""A trace as text: one line per step, the first deviation in words, and on request the registers; and as JSON."""
+"""Show a trace as JSON, or as text: one line per step, the first deviation in words, and registers on request."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -27,13 +27,13 @@ FOLLOWED = (
     " with the result of the stored parts."
 )
 NOTHING_SEEN = -1e37
-"""A kernel's maximum is smaller only before its first unmasked KV row."""
+"""Below this, a kernel's maximum means that it has not seen an unmasked KV row."""
 CELLS = 8
-"""Numbers per line."""
+"""The numbers on a line of a table."""
 
 
 def render_trace(trace: JudgedTrace, *, verbose: bool = False, lane: int | None = None) -> RenderableType:
-    """Show the steps of a traced warp; with `lane` the registers of this lane, with `verbose` those of all lanes."""
+    """Show the steps of a traced warp; adds the registers of `lane`, or if `verbose`, the values of all columns."""
     parts: list[RenderableType] = [Text(headline(trace), "bold")]
     detailed = verbose or lane is not None
     for tile in trace.tiles:
@@ -74,16 +74,16 @@ def headline(trace: JudgedTrace) -> str:
 
 
 def followed(trace: JudgedTrace) -> str:
-    """The caption of the stages."""
+    """The caption of the table of stages."""
     names = ("sequence", "query", "head")
     said = FOLLOWED.format(", ".join(f"{name} {at}" for name, at in zip(names, trace.row or (), strict=False)))
     return said + (f" An assumption of the model: {trace.assumed}." if trace.assumed else "")
 
 
 def stage_table(trace: JudgedTrace, *, verbose: bool = True) -> Table:
-    """One line per stage: its largest value and distance from the model, and how many numbers are beyond the bound.
+    """A table of the stages: the largest value and distance from the model, and how many numbers exceed the bound.
 
-    Without `verbose` it leaves out parts that are stored within their bounds.
+    Without `verbose`, it leaves out stored parts that are within their bounds.
     """
     rows = []
     for stage in trace.stages:
@@ -105,7 +105,7 @@ def place_of(trace: JudgedTrace) -> str:
 
 
 def words_of_tile(tile: TracedTile) -> str:
-    """The queries and heads of the warp's columns, and the block's KV steps of the tile."""
+    """The queries and heads of the warp's columns, and the block's KV steps on the tile."""
     if not tile.exists.any():
         return "columns past the last query or head"
     work = tile.tile
@@ -122,7 +122,7 @@ def drift(step: TracedStep, exists: npt.NDArray[np.bool_] | None = None) -> floa
 
 
 def _row(tile: TracedTile, step: TracedStep) -> tuple[str, ...]:
-    """A step on one line."""
+    """The table row of a step."""
     checked = {item.name: item for item in step.checked}
     KQ, VKQ = checked.get("KQ"), checked.get("VKQ")
     maximum, scale, rowsum = (values[tile.exists] for values in (step.KQ_max, step.KQ_max_scale, step.KQ_rowsum))
@@ -141,7 +141,7 @@ def _row(tile: TracedTile, step: TracedStep) -> tuple[str, ...]:
 
 
 def step_tables(tile: TracedTile, step: TracedStep) -> Iterator[tuple[str, Table]]:
-    """KQ and P along KV rows and VKQ along d, each with a title, for each column that exists."""
+    """Titled tables for each existing column: KQ and P along KV rows, and VKQ along d."""
     rows = [int(row) for row in step.kv_rows]
     yield f"kb0 {step.kb0}: KQ before the mask", _matrix(tile, step.KQ, "KV row", rows)
     yield f"kb0 {step.kb0}: P", _matrix(tile, step.P, "KV row", rows)
@@ -160,7 +160,7 @@ def _matrix(tile: TracedTile, matrix: F64, along: str, labels: Sequence[int]) ->
 
 
 def lane_tables(fragments: WarpFragments, tile: TracedTile, step: TracedStep, lane: int) -> Iterator[tuple[str, Table]]:
-    """The registers of one lane in order, next to their expected values."""
+    """Titled tables with the registers of one lane, in order, next to their expected values."""
     KQ = fragments.KQ_places(step.KQ.shape[1] // fragments.kv_per_tile * fragments.KQ.ne)
     VKQ = fragments.VKQ_places(step.VKQ.shape[1] // fragments.d_per_tile * 2 * fragments.VKQ.ne)
     rows, d = np.searchsorted(np.unique(KQ.along), KQ.along), np.arange(step.VKQ.shape[1])
@@ -235,7 +235,7 @@ def _stage_json(stage: Stage) -> dict[str, Any]:
 
 
 def spelled(value: object) -> Any:  # noqa: ANN401 - JSON
-    """Arrays as lists; NaN and infinities as `nan`, `inf`, `-inf`."""
+    """Convert arrays to lists, and NaN and infinities to `nan`, `inf`, `-inf`."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""The stages of an output row, from a block's KV steps to dst, next to the values of the kernel's rounding model.
+"""The stages of an output row, from a block's KV steps to dst, compared with the kernel's rounding model.
 
-A stage is a quantity at a place of the kernel: in the registers of a warp (tile and vec kernels), or in memory, as the
-attention kernel stores it for the kernel that combines the blocks, or as dst.
+A stage is a quantity at a point of the kernel: in the registers of a warp (tile and vec kernels), or in memory, as the
+attention kernel stores it for the kernel that combines the blocks, or in dst.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ from fattn_probe.verdict.truth.rounding_model.tile import TileMachine, tile_plan
 from fattn_probe.verdict.truth.rounding_model.vec import VecMachine, combined, vec_plan_of
 
 ROWS = 4096
-"""KV rows whose products are computed at once."""
+"""The number of KV rows whose products are computed at once."""
 Row = tuple[int, int, int]
 """(sequence, query, head)"""
 
@@ -46,7 +46,7 @@ def largest_of(values: F32 | F64) -> float:
 
 @dataclass(frozen=True)
 class ModelledRows:
-    """A launch's rounding model, row by row; arrays have one column."""
+    """A launch's rounding model, applied row by row; its arrays have one column."""
 
     case: Case
     inputs: Inputs
@@ -61,13 +61,13 @@ class ModelledRows:
         return operands_of(self.case, dict(self.inputs), self.arch)
 
     def assumed(self, geometry: Geometry) -> str:
-        """The model's assumptions on the sums of the GPU; empty if there are none."""
+        """The model's assumptions about the GPU's sums; empty if there are none."""
         described = kernel_of(self.case.op, geometry, self.arch)
         return "" if described is None else described.assumed
 
     @cached_property
     def machine(self) -> TileMachine | VecMachine:
-        """The arithmetic of a tile or vec kernel."""
+        """The kernel's arithmetic (a tile or vec kernel)."""
         if self.kernel.family is TILE:
             return TileMachine.of(self.operands, tile_plan_of(self.kernel, self.arch, self.constants))
         return VecMachine.of(self.operands, vec_plan_of(self.kernel, self.arch))
@@ -85,7 +85,7 @@ class ModelledRows:
             K = self.operands.K[sequence, head // self.operands.group]
             largest = 0.0
             for part in slices(len(K), ROWS):
-                products = Q * K[part]  # infinite and NaN logits are compared as such
+                products = Q * K[part]  # infinite and NaN logits are compared as they are
                 sums = np.cumsum(products, axis=1, dtype=np.float64)
                 largest = max(largest, largest_of(products), largest_of(sums))
             softcap = float(self.operands.logit_softcap) or 1.0
@@ -93,9 +93,9 @@ class ModelledRows:
         return self._KQ_errors[row]
 
     def VKQ_error(self, row: Row, parts: Parts, KV_rows: int) -> F64:
-        """A bound on the error of sums of `KV_rows` rows of P V, for each block of a row.
+        """A bound on the error of P V, summed over `KV_rows` KV rows, for each block that works on a row.
 
-        It counts the errors of P and of the sum: one rounding per row in float32, eight standard deviations in f16.
+        The bound covers the errors of P and the sum: a rounding per row in float32, eight standard deviations in f16.
         """
         sequence, _, head = row
         V = self.operands.V[sequence, head // self.operands.group]
@@ -107,7 +107,7 @@ class ModelledRows:
         return np.asarray(found, np.float64)
 
     def turns(self, row: Row) -> list[Turn]:
-        """The KV steps of a row in a tile or vec kernel: the n-th step of each block together."""
+        """The KV steps of a row in a tile or vec kernel; a turn has the n-th step of every block."""
         sequence, query, head = row
         machine, at = self.machine, slice(query, query + 1)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -117,7 +117,7 @@ class ModelledRows:
             return [Turn(*(values[at] for values in vars(turn).values())) for turn in turns]
 
     def parts(self, row: Row) -> Parts:
-        """The blocks' parts of a row, before another kernel combines them, in the order of their KV steps."""
+        """The blocks' parts of a row, in the order of their KV steps, before another kernel combines them."""
         sequence, query, head = row
         with np.errstate(over="ignore", invalid="ignore"):
             if self.kernel.family is MMA_F16:
@@ -136,7 +136,7 @@ class ModelledRows:
             return Parts(*(values[query : query + 1] for values in vars(found).values()))
 
     def output(self, row: Row, parts: Parts) -> F32:
-        """The row of the output, (DV), that follows from the blocks' parts."""
+        """The output row, (DV), computed from the blocks' parts."""
         with np.errstate(over="ignore", invalid="ignore"):
             if self.kernel.family is not MMA_F16:
                 return np.asarray(combined(parts, self.machine.plan.functions)[0])
@@ -165,7 +165,7 @@ FLOAT = 4
 
 @dataclass(frozen=True)
 class StageDeviation:
-    """The number of a stage that is farthest from the model; `at` has its coordinates by name."""
+    """The number in a stage that is farthest from the model; `at` has its coordinates by name."""
 
     where: str
     quantity: str
@@ -174,7 +174,7 @@ class StageDeviation:
     found: float
     expected: float
     count: int
-    """How many numbers of the stage differ."""
+    """The count of the stage's numbers that differ."""
 
     @property
     def words(self) -> str:
@@ -187,10 +187,10 @@ class StageDeviation:
 
 @dataclass(frozen=True)
 class Stage:
-    """A quantity at a place of the kernel, found and expected; `bound` and `labels`, the coordinates, broadcast.
+    """A quantity at a point of the kernel, found and expected; `bound` and `labels` (coordinates) broadcast.
 
-    The bound is the difference between compilers: the debug build, which is read, does not fuse multiply-adds. `place`
-    is the line (`file:line`) before which it was read.
+    The bound covers the difference between compilers: the debug build, which is read, does not fuse multiply-adds.
+    `place` is the line (`file:line`) before which the quantity was read.
     """
 
     where: str
@@ -201,7 +201,7 @@ class Stage:
     labels: Labels
     place: str = ""
     stored: bool = False
-    """Whether this is a part that a block stores for the kernel that combines the blocks."""
+    """Whether this is part of what a block stores for the kernel that combines the blocks."""
     kb0: int | None = None
     """The KV step; None after the last one."""
 
@@ -212,7 +212,7 @@ class Stage:
 
     @property
     def differs(self) -> Bools:
-        """Which numbers differ by more than their bound and a few ulps of their size."""
+        """Which numbers differ by more than their bound plus a few ulps."""
         finite = np.where(np.isfinite(self.expected), np.abs(self.expected), np.float32(0))
         bound = np.where(np.isfinite(self.bound), self.bound, 0.0)
         return np.asarray(self.error > bound + LEAST_ULPS * np.spacing(finite))
@@ -231,7 +231,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class StoredRow:
-    """An output row in memory: what each block stores, and dst."""
+    """An output row in memory: the parts that the blocks store, and dst."""
 
     rows: ModelledRows
     geometry: Geometry
@@ -239,12 +239,12 @@ class StoredRow:
 
     @property
     def parts(self) -> Mapping[int, TileWork]:
-        """The blocks that work on the row, and what they do."""
+        """The blocks that work on the row, and their work."""
         return self.geometry.parts_of(self.geometry.tile_of(*self.row))
 
     @property
     def warps(self) -> range:
-        """The warps of a block that work on the row."""
+        """The warps in a block that work on the row."""
         kernel, group = self.geometry.kernel, self.rows.case.op.sizes.group
         _, query, head = self.row
         column = query % kernel.ncols1 * kernel.ncols2 + head % group % kernel.ncols2
@@ -254,7 +254,7 @@ class StoredRow:
         return range(first, first + shared)
 
     def plan(self) -> list[tuple[str, str, int, int]]:
-        """The parts of `read_row`: each block's VKQ and (maximum, row sum), then dst."""
+        """The `parts` that `read_row` should read: each block's VKQ and (maximum, row sum), then dst."""
         sequence, query, head = self.row
         kernel, sizes = self.geometry.kernel, self.rows.case.op.sizes
         DV, blocks = kernel.DV, kernel.blocks[0]
@@ -266,7 +266,7 @@ class StoredRow:
             if kernel.family is not MMA_F16:
                 index = at * len(parts) + number
                 VKQ, meta = (PARTS, index * DV), 2 * index
-            else:  # dst_fixup: pairs of the last blocks of tiles, pairs of the others, then VKQ of the others
+            else:  # dst_fixup: the pairs of each tile's last block, the pairs of other blocks, then VKQ of other blocks
                 index = block * kernel.ncols + column
                 VKQ = dst if work.writes else (META, 4 * blocks * kernel.ncols + index * DV)
                 meta = 2 * (index if work.writes else blocks * kernel.ncols + index)
@@ -274,7 +274,7 @@ class StoredRow:
         return [(a, buffer, FLOAT * i, FLOAT * n) for a, buffer, i, n in [*found, (FINISHED, *dst, DV)]]
 
     def stages(self, document: Mapping[str, Any], places: Mapping[str, str]) -> Iterator[Stage]:
-        """The stages in a document of `read_row`: the model's parts, then dst as it follows from the stored parts."""
+        """The stages in a document of `read_row`: the stored parts, then dst, compared with the parts' result."""
         texts = document["parts"]
         *stored, dst = (None if text is None else np.frombuffer(bytes.fromhex(text), "<f4") for text in texts)
         expected, parts = self.rows.parts(self.row), self.parts
@@ -301,6 +301,6 @@ class StoredRow:
         if dst is not None:
             output = self.rows.output(self.row, found)
             bound = largest_of(output) * len(parts) * 16 * ULP_F32
-            if len(parts) == 1:  # nothing is stored before
+            if len(parts) == 1:  # no parts were stored
                 bound = bound + (bounds / expected.rowsum[0])
             yield Stage("dst", "output", dst, output, np.atleast_1d(bound), d, places[FINISHED])

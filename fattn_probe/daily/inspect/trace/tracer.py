@@ -41,13 +41,13 @@ TRACE_OP = "fattn_probe.daily.inspect.procedures.warp:trace_op"
 READ_LANES = "fattn_probe.daily.inspect.procedures.warp:read_lanes"
 READ_ROW = "fattn_probe.daily.inspect.procedures.warp:read_row"
 LEAST_OF_CDNA2 = 2.0**-14
-"""The smallest factor that a matrix instruction of CDNA2 does not treat as 0."""
+"""The smallest magnitude of a factor that a matrix instruction of CDNA2 does not flush to 0."""
 STAGES_A_PART = 3  # KQ_max, row sum and VKQ that a block stores
 
 
 @dataclass(frozen=True)
 class Tracer:
-    """Traces warps of an inspected op on a target; `facts` are those of the op, with its blocks."""
+    """Traces warps of an inspected op on a target; `facts` are the op's facts, including its blocks."""
 
     inspector: Inspector
     case: Case
@@ -56,10 +56,10 @@ class Tracer:
     facts: Facts
 
     def trace(self, block: int, warp: int, kb0: int | None = None) -> JudgedTrace:
-        """Trace a warp of a block through all steps or one, and compare it with the reference."""
+        """Trace a warp of a block through all steps or only step `kb0`, and compare it with the reference."""
         chosen = self._block(block, warp, kb0)
         document = self._read(chosen, warp, len(chosen.tiles), kb0)
-        constants = known_constants(self.inspector.session.options.tree)  # of the source without patches
+        constants = known_constants(self.inspector.session.options.tree)  # from the source without patches
         header = (self._cuda / COMMON).read_text(errors="replace")
         return judge_trace(
             document,
@@ -73,9 +73,9 @@ class Tracer:
         )
 
     def follow(self, output: Judgement, place: TracePlace | None) -> JudgedTrace:
-        """Trace a warp, and a row of the output through memory.
+        """Trace a warp, and follow an output row through memory.
 
-        Without a place, the row is the one that is most wrong, and the warp is the first of its warps that deviates.
+        Without a place, the row is the one with the largest error, and the warp is the first that deviates in it.
         """
         found, missing = self.model(output.launches)
         row = self._row(output, place, found)
@@ -101,7 +101,7 @@ class Tracer:
         assumed, followed = rows.assumed(geometry), (*traced.stages, *stages)
         traced = replace(traced, stages=followed, row=row, assumed=assumed, stopped=stopped)
         if traced.deviation is None and not stopped and output.status is Status.FAIL and output.diagnosis:
-            for worst in output.diagnosis.worst[:1]:  # every value that was read is within its bound
+            for worst in output.diagnosis.worst[:1]:  # all values that were read are within their bounds
                 at = {name: np.array(index) for name, index in asdict(worst.at).items()}
                 value, expected = (np.array([number], np.float32) for number in (worst.value, worst.expected))
                 place_of_dst = self._places[FINISHED]
@@ -110,7 +110,7 @@ class Tracer:
         return traced
 
     def warp(self, model: tuple[ModelledRows, Geometry], block: int, warp: int, kb0: int | None = None) -> JudgedTrace:
-        """Trace a warp of any kernel, through all steps or one."""
+        """Trace a warp of any kernel, through all steps or only step `kb0`."""
         rows, geometry = model
         if geometry.kernel.family is MMA_F16:
             return self.trace(block, warp, kb0)
@@ -124,12 +124,12 @@ class Tracer:
         return JudgedTrace(work.blockIdx, warp, traced.shared, None, places, (), stopped, tuple(stages))
 
     def in_memory(self, stored: StoredRow) -> tuple[tuple[Stage, ...], tuple[str, ...]]:
-        """The parts of a row that blocks store, and dst; also why the program ended early, if it did."""
+        """The parts of a row that blocks store, and dst; and the reason if the program ended early."""
         document = self._procedure(READ_ROW, {"parts": stored.plan()})
         return tuple(stored.stages(document, self._places)), tuple(document["stopped"])
 
     def model(self, launches: Sequence[LaunchRecord] = ()) -> tuple[tuple[ModelledRows, Geometry] | None, str]:
-        """The rounding model of the launch (default: by a dry run), and its geometry; or why there is none."""
+        """The rounding model and geometry of the launches (default: of a dry run), or the reason for having none."""
         if self.target.engine != "sim":
             return None, "what follows the last KV step is read on simulated GPUs only"
         session = self.inspector.session
@@ -143,7 +143,7 @@ class Tracer:
     def _row(
         self, output: Judgement, place: TracePlace | None, found: tuple[ModelledRows, Geometry] | None
     ) -> Row | None:
-        """The row to follow: the most wrong one, if the place's block works on it; else the first of the block."""
+        """The row to follow: the one with the largest error if the block works on it, else the block's first."""
         worst = [element.at for element in output.diagnosis.worst] if output.diagnosis else []
         rows = [(at.sequence, at.query, at.head) for at in worst] or [(0, 0, 0)]
         if place is None or found is None:
@@ -158,16 +158,16 @@ class Tracer:
 
     @property
     def _locations(self) -> Mapping[str, Sequence[str]]:
-        """gdb locations by anchor."""
+        """The gdb locations of each anchor."""
         return self.inspector.located(self.inspector.session.build_for(self.target, RUNNER)).locations
 
     @property
     def _places(self) -> Mapping[str, str]:
-        """The first line (`file:line`) by anchor."""
+        """The first line (`file:line`) of each anchor."""
         return {name: found[0] for name, found in self._locations.items() if found}
 
     def arrays(self, block: int, kb0: int | None = None) -> dict[str, Array]:
-        """The registers of all warps of a block, through all steps or one, by the keys of docs/guide/trace.md."""
+        """The registers of all warps in a block, in all steps or only `kb0`, under the keys of docs/guide/trace.md."""
         chosen = self._block(block, 0, kb0)
         nwarps = self.facts.launch["block_dim"][1]
         documents = {warp: self._read(chosen, warp, len(chosen.tiles), kb0) for warp in range(nwarps)}
@@ -178,7 +178,7 @@ class Tracer:
         return block_arrays(documents, chosen.tiles, about)
 
     def find_not_finite(self, dst: npt.NDArray[np.floating[Any]]) -> FirstNotFinite | None:
-        """The origin of the first NaN or infinity in the inputs or `dst` (`ne` reversed); None if there is none."""
+        """Find the origin of the first NaN or infinity in the inputs or `dst` (`ne` reversed); None without one."""
         found, last = in_inputs(self.case, self.inputs), in_dst(dst)
         if found is not None or last is None:
             return found
@@ -188,7 +188,7 @@ class Tracer:
         return NaNSearch(TracedOperands.of(self.case, self.inputs), self.facts, read, self._cuda).origin(last)
 
     def _origin_in_lanes(self, last: FirstNotFinite) -> FirstNotFinite:
-        """The origin of a NaN or infinity in `dst` of a tile or vec kernel."""
+        """Find the origin of a NaN or infinity in the `dst` of a tile or vec kernel."""
         sequence, query, head, _ = last.at.values()
         row = sequence, query, head
         model, why = self.model()
@@ -211,7 +211,7 @@ class Tracer:
     def _read(
         self, block: BlockWork, warp: int, tiles: int, kb0: int | None = None, *, until_not_finite: bool = False
     ) -> Document:
-        """The document of `trace_op`."""
+        """Run `trace_op` on a warp; returns its document."""
         choice = self.facts.choice
         if choice is None or choice.family != MMA_F16.name:
             kernel = "no kernel" if choice is None else choice.kernel
@@ -232,7 +232,7 @@ class Tracer:
         return document
 
     def _block(self, block: int, warp: int, kb0: int | None) -> BlockWork:
-        """The block to trace; InputError if the block, warp or step does not exist."""
+        """The block to trace; raises InputError if the block, warp or step does not exist."""
         where = f"case {self.case.name} on {self.target}: inspect.trace"
         work = block_at(self.facts, block, warp, where)
         steps = [step for tile in work.tiles for step in tile.steps]

@@ -1,1 +1,1 @@
-"""Show facts: tables, the map of the work, pages."""
+"""Show facts: as tables, as a map of the work, and as pages."""

@@ -1,4 +1,4 @@
-"""An error map on top of the output tiles, and the division of work that follows from a launch."""
+"""Draw an error map with the output tiles on it, and derive the division of work from a launch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from fattn_probe.llama.launch.tiles import ntiles, tiles_in
 from fattn_probe.verdict.present.error_map import SCALE
 
 MAP_WIDTH, LEAST_PLACE, MOST_PLACE = 240.0, 5.0, 24.0
-"""The width of an error map, and the limits of a place's size, in pixels."""
+"""The width of an error map, and the smallest and largest size of a place, in pixels."""
 TILE, CUT = Look("tile"), Look("cut")
 LEAST_TILE = 4.0
-"""The smallest size of a tile, in pixels, that gets lines around it."""
+"""The smallest tile, in pixels, that is outlined."""
 MOST_TILES = 2000
 
 
@@ -33,7 +33,7 @@ class OutputTile:
 
 @dataclass(frozen=True)
 class ErrorPicture:
-    """A drawing of an error map, the sizes of a query and a head in it, and whether it outlines whole or cut tiles."""
+    """A drawing of an error map, the size of a query and a head in it, and whether it outlines tiles and seams."""
 
     drawing: Drawing
     across: float
@@ -48,7 +48,7 @@ class ErrorPicture:
 
 
 def divided(geometry: Geometry, about: Mapping[str, str]) -> Facts:
-    """The facts that follow from a launch; a scanned mask is not known, so every KV step counts as done."""
+    """The facts that follow from a launch; the scan of the mask is unknown, so every KV step counts as done."""
     family = geometry.kernel.family
     choice = Choice(family.name, geometry.kernel.spelling, {}, {family.step_name: geometry.rows})
     return Facts(about, choice=choice, grid=geometry.grid, blocks=geometry.blocks())
@@ -66,7 +66,7 @@ def output_tiles(sizes: Sizes, geometry: Geometry | None) -> tuple[OutputTile, .
 
 
 def error_picture(values: F64, shape: tuple[int, int], label: str, tiles: Sequence[OutputTile] = ()) -> ErrorPicture:
-    """The picture of an error map, perhaps shrunk: heads down, queries across; `shape` is the number of each."""
+    """Draw an error map, which may have been shrunk: heads down, queries across; `shape` is (heads, queries)."""
     rows, columns = values.shape
     width = max(MAP_WIDTH, columns * LEAST_PLACE)
     height = rows * max(LEAST_PLACE, min(MOST_PLACE, MAP_WIDTH / rows))

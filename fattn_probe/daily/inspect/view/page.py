@@ -1,4 +1,4 @@
-"""Facts as a self-contained HTML page without scripts, for light and dark mode, phones and print."""
+"""Show facts on a self-contained HTML page without scripts, for light and dark mode, phones and print."""
 
 import re
 from collections.abc import Sequence
@@ -31,15 +31,15 @@ from fattn_probe.daily.inspect.view.work_picture import page_map
 
 MOST_BLOCK_ROWS = 2000
 TEMPLATE = re.compile(r"\w+&lt;[\w,:-]+&gt;")
-"""Matches a kernel with its template arguments, escaped."""
+"""Matches a kernel with its template arguments, in escaped HTML."""
 MEMBER = re.compile(r"\b\w+-&gt;\w+(\[\w+\])?")
-"""Matches a member access through a pointer, escaped."""
+"""Matches a member access through a pointer, in escaped HTML."""
 LONG = re.compile(r"\w{17,}")
-"""A name that is wider than a column on a phone."""
+"""Matches a name that is wider than a column on a phone."""
 
 
 def page(facts: Facts, reasons: Sequence[str] = (), trace: Markup | None = None) -> str:
-    """The page of one inspection; `reasons` are the decisions in sentences, `trace` is the body of its section."""
+    """The page of one inspection; `reasons` are the decisions in sentences, `trace` is the trace section's body."""
     blocks = block_table(facts.blocks)
     shown = Table(blocks.columns, blocks.rows[:MOST_BLOCK_ROWS], blocks.numbers)
     cut = f", the first {MOST_BLOCK_ROWS} of {len(blocks.rows)} rows" if len(blocks.rows) > MOST_BLOCK_ROWS else ""
@@ -76,7 +76,7 @@ def page(facts: Facts, reasons: Sequence[str] = (), trace: Markup | None = None)
 
 
 def side_by_side_page(both: SideBySide) -> str:
-    """The page of two inspections: the two maps, and their differences, folded."""
+    """The page of two inspections: the two maps, and their differences in a collapsed section."""
     a, b = both.titles
     facts = [(name, *map(_lines, values)) for name, *values in both.facts]
     decisions = [(f"{condition}\n{function}", *outcomes) for function, condition, *outcomes in both.decisions]
@@ -101,7 +101,7 @@ def side_by_side_page(both: SideBySide) -> str:
 
 
 def _lines(value: Value) -> str:
-    """A value of one side; several kernels are on separate lines."""
+    """A value of one inspection; several kernels are on separate lines."""
     if isinstance(value, list) and any(isinstance(item, str) for item in value):
         return "\n".join(map(spell, value))
     return ABSENT if value is None else spell(value)
@@ -129,13 +129,13 @@ def breakable(text: str) -> Markup:
 
 
 def work_of(facts: Facts, name: str = "map") -> dict[str, Any]:
-    """The template's data for the division of work; `name` makes ids unique if a page has several maps."""
+    """The template's data for the division of work; `name` makes the ids unique if a page has several maps."""
     coverage = check(facts)
     return {"map": map_of(facts, name), "coverage": coverage, "covered": covered(coverage) if coverage else ""}
 
 
 def map_of(facts: Facts, name: str) -> dict[str, Any] | None:
-    """The template's data for a map; None if there is nothing to draw. `name` makes ids unique on a page."""
+    """The template's data for a map; None if there is nothing to draw. `name` makes the ids unique on a page."""
     found = page_map(facts)
     if found is None:
         return None

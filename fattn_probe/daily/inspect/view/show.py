@@ -1,4 +1,4 @@
-"""Facts as text (rich) and as JSON, one inspection or two side by side."""
+"""Show the facts of one inspection, or of two side by side, as text (rich) and as JSON."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ OCCUPANCY = "max_blocks_per_sm"
 
 
 def spell(value: Value) -> str:
-    """A value, written as in the source."""
+    """A value, as written in C++ source."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -44,12 +44,12 @@ def spell(value: Value) -> str:
 
 
 def pairs(values: Mapping[str, Value], cell: int = 1) -> Flow:
-    """Names and their values in a row."""
+    """Names and their values, one after the other on a line."""
     return Flow([(name, Text(spell(value))) for name, value in values.items()], cell)
 
 
 def tensor_table(tensors: Sequence[TensorFacts]) -> Table:
-    """The op's tensors; `ne` and `nb` in ggml's order."""
+    """The table of the op's tensors; `ne` and `nb` are in ggml's order."""
     rows = []
     for item in tensors:
         remarks = [] if item.ggml_name in ("", item.name) else [f'"{item.ggml_name}"']
@@ -62,7 +62,7 @@ def tensor_table(tensors: Sequence[TensorFacts]) -> Table:
 
 
 def kernel_table(kernels: Sequence[KernelLaunch]) -> Table:
-    """The kernels in launch order."""
+    """The table of the kernels, in launch order."""
     rows = (
         (str(order), item.kernel, "x".join(map(str, item.grid)), "x".join(map(str, item.block)), f"{item.shared} B")
         for order, item in enumerate(kernels)
@@ -71,7 +71,7 @@ def kernel_table(kernels: Sequence[KernelLaunch]) -> Table:
 
 
 def decision_table(decisions: Sequence[Decision]) -> Table:
-    """Every condition that the dispatch evaluated, with the values of its parts, one line each."""
+    """The table of conditions that the dispatch evaluated; the value of each part is on its own line."""
     rows = []
     for item in decisions:
         terms = "\n".join(f"{term.text} = {'?' if term.value is None else term.value}" for term in item.terms)
@@ -81,7 +81,7 @@ def decision_table(decisions: Sequence[Decision]) -> Table:
 
 
 def grouped(facts: Facts) -> dict[str, dict[str, Value]]:
-    """The launch's variables, grouped by topic; an occupancy that is not known is marked."""
+    """The launch's variables, grouped by topic; an occupancy that is only assumed is marked."""
     launch = dict(facts.launch)
     if OCCUPANCY in launch:
         launch[OCCUPANCY] = facts.occupancy.marked(launch[OCCUPANCY])
@@ -99,7 +99,7 @@ def occupancy_legend(facts: Facts) -> list[str]:
 
 
 def block_table(blocks: Sequence[BlockWork]) -> Table:
-    """Every block with its tiles, one row each, by the source's names; one row for a block without tiles."""
+    """The table of blocks, with a row per tile and the source's names; a block without tiles has one row."""
     stream_k = any(block.kbc is not None for block in blocks)
     with_SM = any(block.sm is not None for block in blocks)
     own = ["block", *["blockIdx"] * (not stream_k), *["SM"] * with_SM, *["kbc", "kbc_stop"] * stream_k]
@@ -131,7 +131,7 @@ def steps_in_words(work: TileWork) -> str:
 
 
 def covered(coverage: Coverage) -> str:
-    """The verdict in words if the work is covered."""
+    """The verdict, in words, on work without coverage findings."""
     hidden = f" ({coverage.skipped} more are hidden by the mask)" if coverage.skipped else ""
     done = coverage.steps - coverage.skipped
     return f"each of {done} KV steps is done exactly once{hidden}, and every part is added"
@@ -169,12 +169,12 @@ def render(facts: Facts, reasons: Sequence[str] = (), *, verbose: bool = False) 
 
 
 def title_of(about: Mapping[str, str]) -> str:
-    """`gqa on sim:h200`."""
+    """The title of an inspection: `gqa on sim:h200`."""
     return " on ".join(about[key] for key in ("case", "device") if about.get(key))
 
 
 def choice_lines(choice: Choice, reasons: Sequence[str], verbose: bool) -> list[RenderableType]:
-    """The kernel, its template arguments, its configuration, and why it was chosen."""
+    """The kernel, its template arguments, its configuration, and the reasons for choosing it."""
     kernel = Text.assemble((choice.kernel, "bold green"), f"  ({choice.family})")
     rows: dict[str, RenderableType] = {"kernel": kernel, "template": pairs(choice.template)}
     rows |= {"config": pairs(choice.config)} if choice.config else {}
@@ -200,7 +200,7 @@ def map_lines(facts: Facts, coverage: Coverage | None, verbose: bool) -> list[Re
 
 
 def verdict(coverage: Coverage) -> RenderableType:
-    """Whether every KV step is done exactly once, on one line; then the problems, one line each."""
+    """A line that says whether every KV step is done exactly once; then one line per problem."""
     if coverage.passes:
         return Text.assemble(("coverage: ", "bold"), ("pass", "green"), f", {covered(coverage)}")
     head = Text.assemble(
@@ -232,8 +232,8 @@ ABSENT = "-"
 class SideBySide:
     """Two inspections and their differences; `equal` is the number of equal facts.
 
-    `facts` are (name, a, b), with None on a side without that fact. `decisions` are (function, condition, a, b): the
-    outcomes of a condition of the dispatch are "yes", "no", "not asked", or "yes, no" if it was evaluated twice.
+    `facts` are (name, a, b), with None where a side lacks that fact. `decisions` are (function, condition, a, b), where
+    a and b are "yes", "no", "not asked", or "yes, no" if the dispatch evaluated the condition twice.
     """
 
     a: Facts
@@ -244,7 +244,7 @@ class SideBySide:
 
     @property
     def titles(self) -> tuple[str, str]:
-        """The titles of the two: case and device, plus other properties if these are equal."""
+        """The two titles: case and device, plus another property if these are equal."""
         titles = (title_of(self.a.about), title_of(self.b.about))
         telling = [name for name in self.a.about if self.a.about[name] != self.b.about.get(name)]
         if titles[0] != titles[1] or not telling:
@@ -269,7 +269,7 @@ def side_by_side(a: Facts, b: Facts) -> SideBySide:
 
 
 def _answers(facts: Facts) -> dict[tuple[str, str], str]:
-    """The outcomes by function and condition; line numbers are ignored, because the sources may differ."""
+    """The outcomes by function and condition, without line numbers, because the sources may differ."""
     answers: dict[tuple[str, str], list[str]] = {}
     for decision in facts.choice.decisions if facts.choice else ():
         key = (decision.function, decision.condition)
@@ -300,7 +300,7 @@ def said(both: SideBySide) -> str:
 
 
 def occupancies(both: SideBySide) -> list[str]:
-    """Notes on the two occupancies, which divide the work, if they are not known."""
+    """Notes on the two occupancies, which affect the division of work, if they are only assumed."""
     sides = zip(both.titles, (both.a, both.b), strict=True)
     return [f"{title}: {OCCUPANCY} {line}" for title, facts in sides for line in occupancy_legend(facts)]
 
@@ -311,11 +311,11 @@ def _table(what: str, titles: tuple[str, str], rows: Sequence[tuple[str, Value, 
 
 
 def marked(value: Value, other: Value) -> Text:
-    """A value, with the differences from the other value emphasised."""
+    """A value in which the differences from the other value are highlighted."""
     if value is None:
         return Text(ABSENT)
     if not (isinstance(value, list) and isinstance(other, list) and len(value) == len(other)):
-        # A kernel breaks before its template arguments, and several are on separate lines.
+        # Break the line before a kernel's template arguments, and between kernels.
         items = value if isinstance(value, list) and any(isinstance(item, str) for item in value) else [value]
         return Text("\n".join(spell(item).replace("<", "\n  <", 1) for item in items), "bold magenta")
     pairs = zip(value, other, strict=True)
@@ -323,7 +323,7 @@ def marked(value: Value, other: Value) -> Text:
 
 
 def side_by_side_json(both: SideBySide) -> dict[str, Any]:
-    """Keys a, b (their `about`), equal, facts (fact, a, b), decisions (function, condition, a, b)."""
+    """JSON with keys a, b (their `about`), equal, facts (fact, a, b), decisions (function, condition, a, b)."""
     return {
         "a": dict(both.a.about),
         "b": dict(both.b.about),

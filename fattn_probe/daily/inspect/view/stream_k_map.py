@@ -1,6 +1,6 @@
 """The division of work as a picture: one row per output tile, KV steps from left to right, coloured by CUDA block.
 
-This module has the content; `work_picture` draws it.
+This module computes the content of the picture; `work_picture` draws it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,8 +13,8 @@ from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.llama.launch.families import BY_NAME
 from fattn_probe.llama.launch.tiles import Grid, Tile, in_grid, index_of, parallel_blocks_of, share_of, tiles_in
 
-# Alternately dark and light, so that neighbouring blocks differ without colours too; the hues are distinct for people
-# who cannot tell red from green.
+# Alternately dark and light, so that neighbouring blocks differ even without colour; the hues are distinct for people
+# with red-green colour blindness.
 PALETTE = (
     ("#1f4e8c", "#ffffff"),
     ("#f2c14e", "#000000"),
@@ -29,7 +29,7 @@ PALETTE = (
 
 @dataclass(frozen=True)
 class Span:
-    """KV steps `range(start, stop, step)` of a tile that one block does; the mask hides those from `shown_stop` on.
+    """KV steps `range(start, stop, step)` of a tile that one block does; the mask hides the steps from `shown_stop` on.
 
     `turn` is the block's `blockIdx.y` if blocks take turns on a tile.
     """
@@ -44,7 +44,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Segment:
-    """KV steps `range(start, stop)` of a tile with the same `doers` (one block, else a fault); `hidden` by the mask."""
+    """KV steps `range(start, stop)` of a tile with the same `doers` (one block, unless there is a fault)."""
 
     start: int
     stop: int
@@ -53,13 +53,13 @@ class Segment:
 
     @property
     def seam(self) -> bool:
-        """Whether the fixup kernel joins this segment to the one before."""
+        """Whether the fixup kernel adds this segment to the one before."""
         return bool(self.doers) and self.doers[0].step == 1 and self.start > 0
 
 
 @dataclass(frozen=True)
 class TileRow:
-    """An output tile, and the blocks that do it."""
+    """An output tile, and the KV steps that each block does of it."""
 
     tile: Tile
     spans: tuple[Span, ...]
@@ -67,9 +67,9 @@ class TileRow:
 
 @dataclass(frozen=True)
 class MapSelection:
-    """TileRow numbers to draw, in order. With a `period`, the following rows repeat the last `period` of these.
+    """The numbers of the rows to draw, in order. With a `period`, all later rows repeat the last `period` of these.
 
-    `blocks_on` is the increase of block numbers from one repetition to the next.
+    `blocks_on` is the increase in block numbers from one repetition to the next.
     """
 
     rows: tuple[int, ...]
@@ -78,7 +78,7 @@ class MapSelection:
 
 
 def colour_of(block: int) -> int:
-    """A block's colour in the palette; with eight blocks a tile, blocks in the same column also differ in colour."""
+    """A block's colour in the palette; with eight blocks per tile, the blocks in a column differ in colour too."""
     return (block + 2 * (block // len(PALETTE))) % len(PALETTE)
 
 
@@ -102,7 +102,7 @@ def rows_of(facts: Facts) -> tuple[TileRow, ...]:
 
 
 def segments_of(row: TileRow, iter_k: int) -> tuple[Segment, ...]:
-    """A row's segments from left to right: runs of steps by the same block."""
+    """A row's segments from left to right: runs of consecutive steps by the same block."""
     doers: list[tuple[Span, ...]] = [()] * iter_k
     for span in row.spans:
         for step in range(max(0, span.start), min(iter_k, span.stop), max(1, span.step)):
@@ -116,7 +116,7 @@ def segments_of(row: TileRow, iter_k: int) -> tuple[Segment, ...]:
 
 
 def select(rows: Sequence[TileRow], grid: Grid, most: int, marked: Iterable[Tile] = ()) -> MapSelection:
-    """At most `most` rows: all; or one period, if it repeats; or faulty, first, middle and last rows."""
+    """Choose at most `most` rows: all; or one period if rows repeat; or the faulty, first, middle and last rows."""
     if len(rows) <= most:
         return MapSelection(tuple(range(len(rows))))
     repeating = _repeating(rows, most)
@@ -133,7 +133,7 @@ def select(rows: Sequence[TileRow], grid: Grid, most: int, marked: Iterable[Tile
 
 
 def _repeating(rows: Sequence[TileRow], most: int) -> MapSelection | None:
-    """The first rows, if all others repeat them with other block numbers.
+    """Choose the first rows, if all others repeat them with different block numbers.
 
     The division of T tiles among B stream-K blocks repeats after T/gcd(B, T) tiles.
     """
@@ -178,7 +178,7 @@ def summary(facts: Facts) -> list[str]:
 
 
 def step_rows(facts: Facts) -> int | None:
-    """KV rows of a step; None if unknown."""
+    """The number of KV rows in a step; None if unknown."""
     family = BY_NAME.get(facts.choice.family) if facts.choice else None
     rows = facts.choice.config.get(family.step_name) if facts.choice and family else None
     return rows if isinstance(rows, int) and rows > 0 else None

@@ -46,7 +46,7 @@ PLAIN = Look("plain")
 
 @dataclass(frozen=True)
 class Paper:
-    """The units of a picture: the sizes of text, the height of a row, and the space between groups of rows."""
+    """The dimensions of a picture: the sizes of text, the height of a row, and the space between groups of rows."""
 
     width: float = WIDTH
     character: float = 6.3
@@ -57,16 +57,16 @@ class Paper:
 
     @property
     def terminal(self) -> bool:
-        """Whether a unit is a character."""
+        """Whether a unit is a character, not a pixel."""
         return self.character == 1
 
 
 @dataclass(frozen=True)
 class WorkMap:
-    """The layout of the map: the chosen rows and their tops, the left edge of the work, the width of a KV step.
+    """The layout of the map: the chosen rows and their tops, the left edge of the work, and the width of a KV step.
 
-    `digits`: blocks take turns, and a step is too narrow for their numbers. `columns` are the places in a tile that
-    identify it and the right ends of their labels; `folds` the heights and words where tiles are omitted.
+    `digits`: blocks take turns, and a step is too narrow for their numbers. `columns` are the indices in a `Tile` that
+    identify it, and the right ends of their labels; `folds` are the heights and texts where tiles are omitted.
     """
 
     facts: Facts
@@ -87,22 +87,22 @@ class WorkMap:
         return any(span.step > 1 for row in self.rows for span in row.spans)
 
     def x(self, step: float) -> float:
-        """The position where a KV step begins."""
+        """The x coordinate at which a KV step begins."""
         return self.left + self.digits + step * self.step
 
     def segments(self) -> Iterator[tuple[float, TileRow, Segment]]:
-        """The segments of all rows, with the row's top."""
+        """The segments of all rows, each with the top of its row."""
         for top, row in zip(self.tops, self.rows, strict=True):
             for segment in segments_of(row, self.grid.iter_k):
                 yield top, row, segment
 
     def box(self, top: float, start: int, stop: int, look: Look, title: str = "") -> Box:
-        """Some KV steps of a row."""
+        """A box for some KV steps of a row."""
         height = self.row - (not self.paper.terminal and self.row >= 6)
         return Box(self.x(start), top, (stop - start) * self.step, height, look, title=title)
 
     def drawing(self) -> Drawing:
-        """The picture."""
+        """The complete picture."""
         spans = sum(len(row.spans) for row in self.rows)
         device = self.facts.about.get("device", "")
         bottom = max(self.tops[-1] + self.row, *(top + self.paper.line for top, _ in self.folds), 0)
@@ -114,7 +114,7 @@ class WorkMap:
         return Drawing("skm", self.paper.width, bottom, tuple(marks), about)
 
     def notes(self) -> tuple[str, ...]:
-        """The explanation of the signs in a page's map."""
+        """The explanations of the signs in a page's map."""
         spans = [span for row in self.rows for span in row.spans]
         seam = "▾" if self.row >= 14 else "a gap within a row"
         signs = {
@@ -125,7 +125,7 @@ class WorkMap:
         return tuple(sign for sign, there in signs.items() if there)
 
     def legend(self) -> str:
-        """The explanation of the characters in a terminal's map."""
+        """The explanations of the characters in a terminal's map."""
         segments = [segment for _, _, segment in self.segments()]
         mixed = self.digits and self.step < 1
         said = {
@@ -161,14 +161,14 @@ class TerminalMap:
 
 
 def page_map(facts: Facts) -> WorkMap | None:
-    """The map for a page, with as many rows as keep the file small; None if there is nothing to draw."""
+    """The map for a page, with few enough rows to keep the file small; None if there is nothing to draw."""
     rows = rows_of(facts)
     spans = sum(len(row.spans) for row in rows)
     return work_map(facts, Paper(), min(MOST_ROWS, max(8, MOST_SPANS * len(rows) // max(1, spans))), check(facts))
 
 
 def svg_of(facts: Facts, name: str = "map") -> str:
-    """The map as one picture with its notes; empty if there is nothing to draw. `name` makes ids unique on a page."""
+    """The map as one picture with its notes; empty if there is nothing to draw. `name` makes the ids unique."""
     found = page_map(facts)
     if found is None:
         return ""
@@ -178,7 +178,7 @@ def svg_of(facts: Facts, name: str = "map") -> str:
 
 
 def work_map(facts: Facts, paper: Paper, most: int | None, coverage: Coverage | None) -> WorkMap | None:
-    """The highest rows that fit, with a gap where the head changes, and a line where tiles are omitted."""
+    """Lay out the map with the highest rows that fit, a gap where the head changes, and a line for omitted tiles."""
     grid, rows = facts.grid, rows_of(facts)
     if grid is None or not facts.blocks:
         return None
@@ -211,7 +211,7 @@ def work_map(facts: Facts, paper: Paper, most: int | None, coverage: Coverage | 
             tops.append(top)
             top += height
     step = (paper.width - left - RIGHT) / grid.iter_k
-    if paper.terminal:  # some characters for a step, or a character for some steps
+    if paper.terminal:  # several characters per step, or several steps per character
         room = max(1, int(paper.width - left - 2))
         step = min(WIDEST_STEP, room // grid.iter_k) if grid.iter_k <= room else 1 / -(-grid.iter_k // room)
     widest = max((span.block for row in rows for span in row.spans), default=0)
@@ -222,7 +222,7 @@ def work_map(facts: Facts, paper: Paper, most: int | None, coverage: Coverage | 
 
 
 def _axis(found: WorkMap) -> Iterator[Mark]:
-    """KV steps, KV rows above them, and ticks."""
+    """The axis: KV steps, KV rows above them, and ticks."""
     paper, iter_k, batch = found.paper, found.grid.iter_k, step_rows(found.facts)
     every, least = 1, 8 if paper.terminal else 46
     while int(every * found.step) < least and every < iter_k:
@@ -238,7 +238,7 @@ def _axis(found: WorkMap) -> Iterator[Mark]:
 
 
 def _labels(found: WorkMap) -> Iterator[Mark]:
-    """The columns that identify a tile; if rows are narrow, only some have labels."""
+    """The labels that identify tiles; if rows are low, only some have labels."""
     line = found.paper.line
     every = 1
     while every * found.row < 0.85 * line:
@@ -255,7 +255,7 @@ def _labels(found: WorkMap) -> Iterator[Mark]:
 
 
 def _work(found: WorkMap, titled: bool) -> Iterator[Mark]:
-    """Every block's part."""
+    """The part of every block."""
     for top, row, segment in found.segments():
         if len(segment.doers) == 1:
             (span,) = segment.doers
@@ -293,7 +293,7 @@ def _steps(segment: Segment, row: TileRow) -> str:
 
 
 def _seams(found: WorkMap) -> Iterator[Mark]:
-    """Where a tile passes from one block to the next: a line, and a triangle if there is room."""
+    """Mark where a tile passes from one block to the next: a line, and a triangle if there is room."""
     joined = [(top, found.x(s.start)) for top, _, s in found.segments() if s.seam and s.start == s.doers[0].start]
     yield from (Stroke(((x, top), (x, top + found.row)), SEAM) for top, x in joined)
     if found.row >= 14:
@@ -301,7 +301,7 @@ def _seams(found: WorkMap) -> Iterator[Mark]:
 
 
 def _tips(found: WorkMap) -> Iterator[Mark]:
-    """One tooltip per row, if there are too many blocks for one each."""
+    """One tooltip per row, if there are too many blocks for one tooltip each."""
     for top, row in zip(found.tops, found.rows, strict=True):
         blocks = [span.block for span in row.spans] or [-1]
         who = f"block {blocks[0]}" if len(blocks) == 1 else f"blocks {min(blocks)} to {max(blocks)}"
@@ -309,7 +309,7 @@ def _tips(found: WorkMap) -> Iterator[Mark]:
 
 
 def _faults(found: WorkMap) -> Iterator[Mark]:
-    """Steps that no block does, or several do, with a pointer at the right edge."""
+    """Mark steps that no block or several blocks do, with a pointer at the right edge."""
     for top, row, segment in found.segments():
         if len(segment.doers) != 1:
             who = ", ".join(str(span.block) for span in segment.doers)

@@ -1,5 +1,5 @@
 "use strict";
-// Steps through the runs of the page. The data is one JSON block; pictures are SVG, on which this draws cursors.
+// Steps through the page's runs. The data is a JSON block; the pictures are SVG, on which this script draws cursors.
 const runs = JSON.parse(document.getElementById("data").textContent);
 const by = id => document.getElementById(id);
 for (const run of runs) for (const lane of run.lanes) lane.kinds = run.kinds;
@@ -51,7 +51,7 @@ function pathOf(run, row) {
   return found;
 }
 
-// What happens at a step, in words.
+// A description of a step.
 function rowsOf(run, kb0) { return [kb0 * run.step_rows, Math.min((kb0 + 1) * run.step_rows, run.n_kv) - 1]; }
 function words(run, lane, one) {
   if (!one) return `${lane.name} has ${lengths(lane)} steps`;
@@ -66,7 +66,7 @@ function words(run, lane, one) {
   return `${kind.name}${kind.sign.endsWith("#") ? ` ${one.first}` : ""}${tile ? `: ${tile}` : ""}`;
 }
 
-// The row to show: the chosen one if the step works on its tile, else one of the tile.
+// The row to show: the chosen one if the step works on its tile, otherwise a row of the step's tile.
 function rowAt(run, one) {
   const chosen = run.rows[state.row];
   return chosen && chosen.tile === one.tile ? chosen : run.rows.find(row => row.tile === one.tile);
@@ -284,7 +284,7 @@ function fromHash() {
   show(true);
 }
 
-// The mouse: what is under it, and a click goes there.
+// The mouse: shows the step under the pointer; a click goes there.
 function place(svg, event) { const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse()); return [at.x, at.y]; }
 function under(run, name, [x, y]) {
   if (name === "lanes") {
