@@ -1,1 +1,1 @@
-"""Commands to learn, and to measure the tests."""
+"""Commands for studying attention kernels, and for measuring the tests."""

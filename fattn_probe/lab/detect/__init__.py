@@ -1,1 +1,1 @@
-"""The code that suites execute, and the faults that they would detect."""
+"""Measure the code that suites execute, and the faults that they would detect."""

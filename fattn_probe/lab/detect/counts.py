@@ -1,4 +1,4 @@
-"""The executed lines and branch outcomes of the attention sources, and arguments about these sources, in two lists.
+"""The executed lines and branch outcomes of the attention sources, and two lists of arguments about these sources.
 
 equivalents.yaml: mutants that no case can distinguish from the original. unreachable.yaml: lines, or outcomes in them,
 that no op reaches.
@@ -226,9 +226,9 @@ class Unreachable(Argued):
     lines: list[str] = Field(min_length=1)
     """The lines, as in the source except for indentation."""
     after: str = ""
-    """Only after the first line equal to this."""
+    """Applies only after the first line equal to this."""
     until: str = ""
-    """Only before the next line equal to this."""
+    """Applies only before the next line equal to this."""
     amd: bool = False
     """Whether an op on an AMD GPU reaches them."""
 

@@ -39,17 +39,17 @@ from fattn_probe.verdict.judge.checks import Checks
 
 ATTENTION = re.compile(r"overlay/ggml/src/ggml-cuda/(?P<file>fattn[\w-]*\.cuh?|mma\.cuh|cp-async\.cuh)")
 BRANCHING = re.compile(r"\b(?:if|for|while|switch|case|do)\b|\?|&&|\|\|")
-"""A line without these has no branches itself, only those of the rewriter's additions and of inlined functions."""
+"""A line without these has no branches of its own, only those of the rewriter's additions and of inlined functions."""
 SWITCH = re.compile(r"\b(?:switch|case)\b")
 DECISION = re.compile(r"\b(?:if|for|while)\b|\?")
 OPERATOR = re.compile(r"&&|\|\|")
 ASSERTING = re.compile(r"\b(?:GGML_ASSERT|GGML_ABORT|static_assert|assert|CUDA_CHECK)\b")
-"""A correct program never takes the other branch of these."""
+"""A correct program never takes the failing branch of these."""
 INSTALL_GCOV = "gcov, which comes with g++, is not installed; install it: `sudo apt install g++`"
 
 
 def link_notes(build: Build, counters: Path, kernels: Iterable[KernelCase]) -> None:
-    """Put g++'s notes for the objects of some kernels where the counters will be.
+    """Put g++'s notes for the objects of some kernels in the folder of the counters.
 
     A build may also contain kernels of other runs, and, after an interrupted compilation, notes without an object.
     """
@@ -64,7 +64,7 @@ def link_notes(build: Build, counters: Path, kernels: Iterable[KernelCase]) -> N
 
 
 def counted(counters: Path, source: Path) -> Iterator[CountedLine]:
-    """The counts of all objects with attention sources; `source` is ggml-cuda/ of the tree."""
+    """The counts of all objects with attention sources; `source` is the tree's ggml-cuda/ folder."""
     gcov = shutil.which("gcov")
     if gcov is None:
         raise BuildError(INSTALL_GCOV)

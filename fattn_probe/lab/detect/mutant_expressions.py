@@ -1,4 +1,4 @@
-"""The faults of one expression: a part of it is replaced, or its value loses bits."""
+"""Faults of a single expression: a part of it is replaced, or its value loses bits."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ SMALL_TEMPLATES = re.compile(
     r"flash_attn_ext_vec|flash_attn_tile|ggml_cuda_flash_attn_ext_mma_f16_switch_ncols1)$"
 )
 COLUMNS = {"8": "4", "4": "2", "2": "1", "1": "2"}
-"""Columns of heads for a number of query heads that share K: the kernel of the other value exists."""
+"""Columns of heads for a number of query heads that share K; the kernel for the other value exists too."""
 EXTREMES = frozenset({"FLT_MAX", "INFINITY", "SOFTMAX_FTZ_THRESHOLD"})
 """Float constants: a value made only of numbers can only lose range."""
 NUMBER = re.compile(r"\d+")
@@ -59,7 +59,7 @@ class Mutation:
 
 
 def of_condition(draft: Draft, span: Span) -> Iterator[Mutation]:
-    """Relations that are off by one or inverted, and the faults of any expression."""
+    """Comparisons that are off by one or inverted, and the faults of any expression."""
     for index in range(*span):
         word = draft.words[index]
         shift = word in "<>" and word in (draft.word(index - 1), draft.word(index + 1))
@@ -178,7 +178,7 @@ def is_safe(draft: Draft, span: Span, part: Span, text: str) -> bool:
     if any(draft.words[index] in DIVISIONS for index in operands) and not POSITIVE.fullmatch(text):
         return False
     stars = [index for index in range(span[0], part[0]) if draft.words[index] == "*"]
-    if any(index == span[0] or not is_value(draft, index - 1) for index in stars):  # reads what a pointer points to
+    if any(index == span[0] or not is_value(draft, index - 1) for index in stars):  # dereferences a pointer
         return False
     guards = (index for index in range(part[0], span[1]) if draft.words[index] in GUARDS)
     return not (READS | DIVISIONS) & set(draft.words[next(guards, span[1]) : span[1]])

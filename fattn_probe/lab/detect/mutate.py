@@ -1,4 +1,4 @@
-"""`fattn-probe mutate`: from a suite to the fate of each mutant.
+"""`fattn-probe mutate`: try each mutant with a suite, and report its fate.
 
 A schema is one build with all mutants behind switches. The cases run on it without a mutant, which is their baseline;
 then each mutant is tried by the cases in which it changes a value, until one kills it.
@@ -31,11 +31,11 @@ from fattn_probe.machine.run.prepare import KernelReader, required_kernels, requ
 from fattn_probe.machine.run.session import Session, arch_of
 
 ROUNDS = 3
-"""The number of times that kernels needed only by mutants are compiled."""
+"""The number of rounds in which kernels needed only by mutants are compiled."""
 BUILDS_SHARE = 4
 """Cores for each of several parallel builds."""
 NOT_INFECTED = "gives no other value in any of them"
-"""The reason for a mutant that no case has to try."""
+"""The reason given for a mutant that no case needs to try."""
 
 
 @dataclass(frozen=True)

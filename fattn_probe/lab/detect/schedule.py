@@ -1,4 +1,4 @@
-"""The choice of the case that tries a mutant next: the one with the most kills per second so far, until one kills it.
+"""Choose the case that tries a mutant next: the one with the most kills per second so far, until a case kills it.
 
 Workers take many mutants of one case at once, so that the case is set up once. A file of baseline runs and survived
 trials lets a later call resume. Both are deterministic: a baseline run always has the same result, and a mutant that
@@ -45,7 +45,7 @@ class KnownRuns:
         try:
             items = list(read(path, "run"))
         except InputError as error:
-            NOTES.print(f"{error}: the runs that this file kept are made again", style="dim")
+            NOTES.print(f"{error}: the runs that this file kept will be repeated", style="dim")
             path.unlink()
             return made
         for item in items:
@@ -149,7 +149,7 @@ class Schedule:
         return case, taken
 
     def tell(self, case: int, trial: Trial) -> bool:
-        """Take a trial into account; returns whether it is the mutant's last. A lost trial kills nothing."""
+        """Record a trial; returns whether it is the mutant's last. A lost trial kills nothing."""
         killed = trial.by not in ("", LOST)
         self.runs[case] += 1
         self.kills[case] += killed

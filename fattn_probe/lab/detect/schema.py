@@ -1,4 +1,4 @@
-"""A release with all its mutants behind switches, without those that do not compile."""
+"""A release with all its mutants behind switches, except those that do not compile."""
 
 import difflib
 import functools

@@ -1,4 +1,4 @@
-"""Coverage and the fates of mutants as tables and as JSON; that of coverage can be read back."""
+"""Coverage and the fates of mutants as tables and as JSON; the JSON of coverage can be read back."""
 
 import json
 from collections import Counter

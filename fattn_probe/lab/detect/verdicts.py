@@ -1,4 +1,4 @@
-"""The plan that tries mutants, the verdict on each, and the file that keeps them."""
+"""The plan for trying mutants, the verdict on each, and the file that keeps the verdicts."""
 
 import json
 import math
@@ -33,7 +33,7 @@ MISSING: Final = "missing"
 LOST: Final = "lost"
 """A run that stopped with an error of the worker: no verdict. Failures of cases that could not run also begin so."""
 Ending = KilledBy | Literal["", "missing", "lost"]
-"""The end of a run with a mutant: empty if it survives."""
+"""How a run with a mutant ended; empty if the mutant survives."""
 
 
 def killed_by(result: Result | Judgement) -> KilledBy | Literal[""]:
@@ -51,7 +51,7 @@ def how_it_failed(result: Result | Judgement) -> KilledBy:
 
 
 METHOD = 2
-"""The version of the rules for judging mutants; verdicts of other versions are made again."""
+"""The version of the rules for judging mutants; verdicts of other versions are discarded."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class SuitePart:
         return f"{self.entry.name} on {self.target}" if self.entry.name else str(self.target)
 
     def judgement(self, by: KilledBy) -> list[Any]:
-        """How its cases are run and judged, for a hash: only the parts on which this kind of kill depends."""
+        """How its cases are run and judged, to be hashed: only the parts on which this kind of kill depends."""
         return judgement_of(self.entry, self.target, decisive(self.checks, by))
 
 
@@ -123,7 +123,7 @@ class MutationPlan:
     amd: bool = False
 
     def likely(self, mutants: Iterable[Mutant]) -> list[Mutant]:
-        """The mutants to take a sample from: at least half of them compile."""
+        """The mutants to sample from, of which at least half compile."""
         return replace(self, sample=2 * self.sample).chosen(mutants)
 
     def chosen(self, mutants: Iterable[Mutant]) -> list[Mutant]:
@@ -160,7 +160,7 @@ class MutationPlan:
 
 
 def judgement_of(entry: Entry, target: Target, checks: Checks) -> list[Any]:
-    """How an entry's cases are run and judged on a target, for a hash."""
+    """How an entry's cases are run and judged on a target, to be hashed."""
     built = Fingerprint(flavour=entry.flavour, sanitize=tuple(entry.sanitize), quants=tuple(entry.quants))
     return replace(on_target(built, target), checks=str(checks)).judgement
 
@@ -201,7 +201,7 @@ class Verdicts:
 
     @classmethod
     def of(cls, path: Path, plan: MutationPlan, session: Session) -> "Verdicts":
-        """The verdicts for a plan. A kill without some check that only correct outputs need is a kill with it too."""
+        """The verdicts for a plan. A kill without some check of correct outputs is also a kill with it."""
         parts = ((part, checks) for part in plan.parts for checks in weaker(part.checks))
         plans = (replace(plan, parts=(replace(part, checks=checks),)) for part, checks in parts)
         every = frozenset(killer for one in plans for killer in one.killers(session).values())

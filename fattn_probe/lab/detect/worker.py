@@ -46,7 +46,7 @@ class HangError(LostError):
 class BuiltPart:
     """An entry of a suite on a target, with its builds, and how its cases are run and judged.
 
-    `upstream`: an output is correct if its NMSE is within the bound of upstream's test; our models do not count.
+    `upstream`: an output is correct if its NMSE is within the bound of upstream's test; the models are not used.
     Without `judge`, a baseline run is not judged.
     """
 
@@ -63,9 +63,8 @@ class BuiltPart:
 class BaselineRun:
     """A case without a mutant: how it fails, if it does; the mutants that it reaches, and those that infect it.
 
-    A mutant infects a case if it changes a value somewhere in it: without that, its run would be the same. `part` is
-    the index of the case's part. `seconds` is the time of a run, `judged` the time of its judgement. `launches` and
-    `output` are hashes.
+    A mutant infects a case if it changes a value in it; otherwise the run cannot differ. `part` is the index of the
+    case's part. `seconds` is the time of a run, `judged` the time of its judgement. `launches` and `output` are hashes.
     """
 
     part: int
@@ -95,7 +94,7 @@ class Trial:
 
 @dataclass
 class PreparedCase:
-    """A case that is set up: its file, the file of the part to run, and its end without a mutant.
+    """A prepared case: its file, the file of the part to run, and its result without a mutant.
 
     `output` is that of the baseline run, `baseline` its capture if there is one.
     """
@@ -224,7 +223,7 @@ class Worker:
         return made
 
     def trial(self, number: int, case: Case, mutant: int) -> Trial:
-        """Try a mutant in a case; if it hangs, that is a kill, after any other error it is lost.
+        """Try a mutant in a case; a hang is a kill, and after any other error the trial is lost.
 
         A single timeout is not a verdict, because the machine may be busy. The mutant hangs if the case finishes
         without it, and a second run with it also times out. After an error the next run gets a new runner.
@@ -288,7 +287,7 @@ def noted_in(file: Path) -> tuple[frozenset[int], frozenset[int]]:
 
 
 def words_of(error: Exception) -> str:
-    """An error in one line."""
+    """An error on one line."""
     return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 

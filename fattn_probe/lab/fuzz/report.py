@@ -1,4 +1,4 @@
-"""The counts of a run, its failures by kind, and the cases whose launches have a new pair of features."""
+"""The counts of a run, its failures by kind, and the cases with a new pair of features."""
 
 import shlex
 from collections import Counter, defaultdict
@@ -212,7 +212,7 @@ def known_defects(run: FuzzRun) -> Counter[str]:
 
 
 def render(run: FuzzRun, words: Sequence[str] = ()) -> RenderableType:
-    """A row per target and kernel family; below it the known defects and the findings, with their scenarios.
+    """A row per target and kernel family; below, the known defects and the findings, with their scenarios.
 
     `words` are the flags that `compare` needs to run them again.
     """

@@ -1,8 +1,8 @@
-"""The flow of `fattn-probe fuzz`: choose cases for the GPUs of an architecture, compile, judge, until the time is over.
+"""The flow of `fattn-probe fuzz`: choose cases for the GPUs of an architecture, compile, judge, until the time is up.
 
-A kernel takes as long to compile as dozens of cases take to run. So a lane accepts a case with a new kernel only while
-compiling has used less than its share of the time, according to the costs below; other cases with new kernels are left
-out. The choice depends on the seed, the source and the devices, but not on the cache or the speed of the machine.
+A kernel takes as long to compile as dozens of cases take to run. A lane therefore accepts a case with a new kernel only
+while compiling has used less than its share of the time, by the costs below; it leaves out other cases with new
+kernels. The choice depends on the seed, the source and the devices, but not on the cache or the speed of the machine.
 """
 
 import functools
@@ -39,7 +39,7 @@ TILE_SECONDS = 0.45
 FIRST_SECONDS = 80.0
 """The initial allowance of a lane for compiling kernels, in seconds."""
 UNSUPPORTED_EVERY = 20
-"""Of the cases that a GPU does not support, one in this many runs: they cost little and show little."""
+"""One in this many unsupported cases runs: they cost little and show little."""
 PLANNED_A_CORE = 45
 """Cases per core that are planned at once: they share processes for their dry runs."""
 FIRST_BATCH, MOST_BATCH = 60, 1000
@@ -195,7 +195,7 @@ class Fuzzer:
 
     @property
     def left(self) -> float:
-        """Seconds until the time is over."""
+        """Seconds until the time is up."""
         return float("inf") if self.seconds is None else self.began + self.seconds - time.monotonic()
 
     def run(self) -> Iterator[Judged]:

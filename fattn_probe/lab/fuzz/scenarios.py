@@ -1,4 +1,4 @@
-"""Random scenarios, all of them legal: a pure function of a seed and a number."""
+"""Draw random legal scenarios: a pure function of a seed and a number."""
 
 from collections.abc import Callable
 from random import Random
@@ -90,7 +90,7 @@ def elements(shape: Settings) -> int:
 
 
 def _rows(rng: Random) -> int:
-    """KV rows: whole strides of the dispatch, or one more or less than whole tiles, or any number."""
+    """A number of KV rows: a multiple of the dispatch's stride, one more or less than whole tiles, or any number."""
     kind = rng.random()
     if kind < 0.6:
         return STRIDE * choose(rng, {1: 4, 2: 3, 3: 2, 4: 2, 5: 1, 7: 1, 8: 1.5, 16: 1.5, 20: 0.5, 32: 1, 48: 0.3})
@@ -145,7 +145,7 @@ def _draw(rng: Random) -> Settings:
     _draw_params(rng, settings)
     settings["mask"] = draw_mask(rng, settings)
     found: dict[str, Settings] = {"mask": {}}
-    # The mask's rows are mostly padded to 64 if they are scanned, because the scan reads the rows of whole query tiles.
+    # Scanned masks mostly have rows padded to 64, because the scan reads the rows of whole query tiles.
     scanned = settings["n_kv"] % STRIDE == 0 and (settings["n_q"] >= 1024 or settings.get("n_seq", 1) > 1)
     if rng.random() < (0.97 if scanned else 0.3):
         found["mask"]["pad"] = 64 if scanned else rng.choice([2, 16, 32, 64])
@@ -316,7 +316,7 @@ def extreme_values(rng: Random, settings: Settings) -> None:
 
 
 def masked_before_open(rng: Random, settings: Settings) -> None:
-    """Whole KV tiles of -inf before open ones, for one query or a few: skipped data must not be needed later."""
+    """Whole KV tiles of -inf before visible ones, for one or a few queries: skipped data must not be needed later."""
     _few(rng, settings, rows=rng.choice([4, 8, 16]) * STRIDE)
     n_kv = settings["n_kv"]
     window = {"kind": "sliding_window", "window": rng.randint(1, n_kv // 2)}
@@ -335,7 +335,7 @@ def many_parallel_blocks(rng: Random, settings: Settings) -> None:
 
 
 def many_steps_in_a_block(rng: Random, settings: Settings) -> None:
-    """Many output tiles over a long cache, so that one block does many KV steps."""
+    """Many output tiles over a long cache, so that one block processes many KV steps."""
     settings |= {"n_q": rng.choice([2, 8, 16, 33, 64]), "n_kv": rng.choice([8, 12, 16]) * STRIDE}
     while settings["n_q"] > 1 and flop(settings) > LONG_FLOP:
         settings["n_q"] //= 2

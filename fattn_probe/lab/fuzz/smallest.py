@@ -87,7 +87,7 @@ FIXED = frozenset({"hsk", "hsv", "n_head", "n_head_kv", "seed", *SIZES})
 
 
 def shrink(settings: Settings, fails: Callable[[Settings], bool], tries: int = MOST_TRIES) -> Settings:
-    """The smallest legal scenario found that `fails` like the given one; at most `most` are tried."""
+    """The smallest legal scenario found that `fails` like the given one; tries at most `tries` scenarios."""
     seen = [settings]
     found = True
     while found:
@@ -105,7 +105,7 @@ def shrink(settings: Settings, fails: Callable[[Settings], bool], tries: int = M
 
 
 def candidates(settings: Settings) -> Iterator[Settings]:
-    """Simpler scenarios, each by one change, the largest changes first; not all are legal."""
+    """Simpler scenarios, each with one change, largest changes first; not all are legal."""
     for change in (_without, _inner, _sizes, _numbers):
         for candidate in change(settings):
             simple = simplest(candidate)
@@ -161,7 +161,7 @@ def _sizes(settings: Settings) -> Iterator[Settings]:
 
 
 def _numbers(settings: Settings) -> Iterator[Settings]:
-    """With smaller integers, and rounder other numbers."""
+    """With smaller integers, and rounder non-integers."""
     for place, value in _leaves(settings):
         if place[-1] in FIXED or isinstance(value, bool) or not isinstance(value, int | float):
             continue

@@ -1,4 +1,4 @@
-"""Our kernels and the user's kernels in CUDA C++, compiled for a target with a generated driver."""
+"""fattn-probe's and the user's kernels in CUDA C++, compiled for a target with a generated driver."""
 
 import re
 import struct
@@ -75,7 +75,7 @@ class CompiledContender:
     report: Report = field(default=silent, compare=False)
 
     def arithmetic(self, op: Op) -> Kernel | None:
-        """The arithmetic of our kernels: sums in f32 over `keys` KV rows per step, one by one, with multiply-adds."""
+        """The shipped kernels' arithmetic: f32 sums over `keys` KV rows per step, one by one, with multiply-adds."""
         if not self.keys:
             return None
         s = op.sizes
@@ -114,7 +114,7 @@ class CompiledContender:
             if run.code or not answered.is_file():
                 return Lost(lost_message("the kernel's program", run.code, run.stderr))
             data = answered.read_bytes()
-        # Whether the kernel computed the op, then its output and the seconds of the timed runs, or why it cannot.
+        # Whether the kernel computed the op; then its output and the seconds of the timed runs, or the reason why not.
         if struct.unpack_from("<q", data) != (RAN,):
             return Unsupported(data[8:].decode(errors="replace"))
         shape = question.op.sizes.dst
@@ -125,7 +125,7 @@ class CompiledContender:
         return Output(dst, run.launches, tuple(np.frombuffer(data[end:], np.float64).tolist()))
 
     def refusal(self, op: Op, target: Target) -> str:
-        """The reason why it cannot compute an op on a target; empty if it can."""
+        """The reason why the kernel cannot compute an op on a target; empty if it can."""
         if target.engine == "cpu":
             return "it needs a GPU, simulated or real"
         if op.type_K != op.type_V or op.type_K not in TYPES:
@@ -134,7 +134,7 @@ class CompiledContender:
             mask not in (1, size)
             for mask, size in zip(op.tensors["mask"].ne[2:], (op.sizes.n_head, op.sizes.n_seq), strict=True)
         ):
-            return "a mask for some of the heads or sequences, which repeats"
+            return "a mask that repeats over heads or sequences"
         return refusal(op)
 
     def executable(self, kv: str, target: Target, how: How) -> Executable:

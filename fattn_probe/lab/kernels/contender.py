@@ -1,4 +1,4 @@
-"""A contender: an attention kernel that runs cases, and the question that it is given."""
+"""A contender, which is an attention kernel that runs cases, and the question that it gets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -37,7 +37,7 @@ class Package:
     algorithm: str = "fa2"
 
     def arithmetic(self, op: Op) -> Kernel | None:
-        """Not known."""
+        """None: the arithmetic is unknown."""
         return None
 
     def run(self, question: Question, target: Target, how: How) -> Outcome:

@@ -49,7 +49,7 @@ class ContenderRow:
 
     @property
     def ran(self) -> bool:
-        """Whether the kernel computed something."""
+        """Whether the kernel produced an output."""
         return self.judgement.output is not None
 
     @property
@@ -153,7 +153,7 @@ class Contest:
 
 
 def ended(case: Case, target: Target, outcome: Unsupported | Finding | Failed | Lost) -> Judgement:
-    """The judgement on a kernel that computed nothing."""
+    """The judgement on a kernel that produced no output."""
     verdict, finding = verdict_without_output(outcome), finding_of(outcome)
     return Judgement(case.name, str(target), case.tolerance, verdict, finding=finding)
 

@@ -65,7 +65,7 @@ def run_lowered(
         for name, array in inputs.items():
             np.ascontiguousarray(array).tofile(folder / name)
         words = (str(folder), *map(str, how.timing_on(target)))
-        # Raise if a program did not run to its end.
+        # Raises if the program did not run to its end.
         run = execute(made, target, ProgramSettings(words, how.timeout, keeps_output=True), how.simulation)
         if run.finding is not None:
             raise ComparisonError(describe_finding(run.finding))

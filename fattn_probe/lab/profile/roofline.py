@@ -24,11 +24,11 @@ class Roof:
 
     @property
     def ridge(self) -> float:
-        """The number of operations per byte above which arithmetic is the limit."""
+        """The operations per byte above which arithmetic is the limit."""
         return self.flops / self.bandwidth
 
     def attainable(self, intensity: float) -> float:
-        """The highest operations per second with this many operations per byte."""
+        """The highest number of operations per second at this many operations per byte."""
         return min(self.flops, intensity * self.bandwidth)
 
     def bound(self, intensity: float) -> Literal["memory", "arithmetic"]:

@@ -1,4 +1,4 @@
-"""A CUDA program: its file, its own headers, options; compiled with g++ for the simulator, or with nvcc for a GPU."""
+"""Compile a CUDA program (its file, its own headers, options) with g++ for the simulator, or with nvcc for a GPU."""
 
 import functools
 import os
@@ -150,7 +150,7 @@ GENERATED = Kind("generated", "the generated program")
 RECORDER = "native/cuda/record_launches.cpp"
 PRELUDE = "native/sim/program/prelude.h"
 NVCC_FLAGS = {"release": ("-O3", "-lineinfo"), "debug": ("-G", "-g", "-O0")}
-# libcu++ (cuda/std/) would read CUDA's own cuda_fp16.h for its overloads, beside the simulator's.
+# libcu++ (cuda/std/) would read CUDA's own cuda_fp16.h for its overloads, in addition to the simulator's header.
 LIBCUXX = ("-DCCCL_DISABLE_FP16_SUPPORT",)
 LIBRARIES = ("-lm", "-ldl", "-lpthread")
 PLACE = re.compile(r"^(?P<file>/.*?):(?P<line>\d+):\d+: ", re.MULTILINE)
@@ -201,7 +201,7 @@ class Maker:
         return is_amd(self.arch)
 
     def make(self, program: Program, report: Report = silent) -> Executable:
-        """The compiled program; it is compiled if it has changed. BuildError with the compiler's errors."""
+        """The compiled program, compiled again if it has changed. BuildError with the compiler's errors."""
         target = f"bin/{program.path.stem}-{program.digest}"
         rewritten = {} if self.cuda else self.rewritten(program)
         with lock_beside(self.folder):
@@ -345,7 +345,7 @@ def is_reserved(macro: str) -> bool:
 
 
 def copy_of(path: Path) -> str:
-    """The place of the rewritten copy of a file or folder in the folder of programs."""
+    """The path of the rewritten copy of a file or folder in the folder of programs."""
     return f"source{path}"
 
 

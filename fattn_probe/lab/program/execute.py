@@ -1,4 +1,4 @@
-"""Run a compiled program, and print what its own output does not say: launches, the checker's finding, exit code."""
+"""Run a compiled program, and report its launches, the checker's finding and the exit code."""
 
 import json
 import math
@@ -40,8 +40,8 @@ class ProgramSettings:
 class ProgramRun:
     """The end of a program: `code` as in `subprocess`, `seconds` on this machine's clock.
 
-    `host_time`: it asked CUDA how long something took, and got the host's time. `stdout` and `stderr` are empty unless
-    they were kept. `refused` are the launches that the simulator refused, as findings, one for each place.
+    `host_time`: it asked CUDA for an elapsed time, and got the host's time. `stdout` and `stderr` are empty unless they
+    were kept. `refused` are the launches that the simulator refused, as findings, one for each place.
     """
 
     on: str

@@ -1,4 +1,4 @@
-"""A row of a kernel that runs next to the papers' m, l and rescale factor: each KV step, each stored part, and dst."""
+"""Compare a kernel's row, as it runs, with the papers' m, l and rescale factor: each KV step, each stored part, dst."""
 
 # ruff: noqa: E741  (O and l are the papers' names)
 
@@ -87,7 +87,7 @@ def read_against(tracer: Tracer, head: StudyHead, row: Row, most: int) -> Agains
     found = {(stage.where, stage.quantity): stage.found for stage in stages}
     if stopped or ("dst", "output") not in found:
         raise LostError(f"{label} ended before its output was written: {' '.join(stopped)}")
-    for block, work in stored.parts.items() if np.isneginf(head.rule.sink) else ():  # else one part has the sink too
+    for block, work in stored.parts.items() if np.isneginf(head.rule.sink) else ():  # with a sink, one part contains it
         where = f"stored by block {block}"
         if (where, "KQ_max") in found:
             own = (np.array(work.steps)[:, None] * kernel.nbatch_fa + np.arange(kernel.nbatch_fa)).ravel()
@@ -100,7 +100,7 @@ def read_against(tracer: Tracer, head: StudyHead, row: Row, most: int) -> Agains
 
 
 def exact(head: StudyHead, query: int, rows: Indices, more: Indices | None = None) -> tuple[float, float]:
-    """m and l of a query over some KV rows, in float64, without the sink; `more` rows count for m only."""
+    """m and l of a query over some KV rows, in float64, without the sink; `more` rows count only for m."""
     every = rows if more is None else np.concatenate([rows, more])
     mask = None if head.mask is None else head.mask[query : query + 1, every]
     S = head.rule.logits(head.Q[query : query + 1], head.K[every], mask)[0]

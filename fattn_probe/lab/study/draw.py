@@ -130,7 +130,7 @@ LOOKS = {
 }
 LANES = {TMA: "TMA", TENSOR_CORES: "products", EXPONENTIALS: "softmax"}
 MOST_PARTS = 2
-"""A wide schedule is cut into at most this many parts, one below the other; then it ends with an ellipsis."""
+"""A wide schedule is split into at most this many parts, one below the other; the rest becomes an ellipsis."""
 ABOUT = {
     "none": "one after the other",
     "overlap": "softmax beside the warpgroup's own P V (algorithm 2)",

@@ -69,7 +69,7 @@ def rotation(d: int, seed: int) -> F64:
 
 
 Sums = Callable[[F32, F32, F32], F32]
-"""A sum of products, from a, b and c."""
+"""A function that computes c + a @ b from a, b and c."""
 
 
 def in_float32(a: F32, b: F32, c: F32) -> F32:
@@ -83,7 +83,7 @@ def on_hopper(a: F32, b: F32, c: F32) -> F32:
 
 
 P_OFFSET = 2.0**8
-"""P is between 0 and 1; the kernel multiplies it by this before it rounds it to e4m3 (`Max_offset`, 2^8)."""
+"""P is between 0 and 1; the kernel multiplies it by this before rounding it to e4m3 (`Max_offset`, 2^8)."""
 Round = Callable[[F64], F64]
 Operands = tuple[ScaledBlocks, ScaledBlocks, ScaledBlocks]
 """Q, K and V."""

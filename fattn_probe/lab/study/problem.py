@@ -57,7 +57,7 @@ class SlowMemory:
         self.writes[name] += place.size
 
     def array(self, name: str) -> F64:
-        """The whole array, not counted: for the caller of the algorithm."""
+        """The whole array, for the caller of the algorithm; the access is not counted."""
         return self._arrays[name]
 
 

@@ -55,7 +55,7 @@ def broken_rules(events: Sequence[Event], plan: WarpgroupPlan, *, complete: bool
 
 
 def _order(events: Sequence[Event], plan: WarpgroupPlan) -> Iterator[str]:
-    """S, then softmax, then P V of a tile; the softmax and the P V of a warpgroup in the order of the tiles."""
+    """A tile has S, then softmax, then P V; a warpgroup's softmax and P V must follow the order of the tiles."""
     when = {(event.actor, event.what, event.tile): event for event in events}
     for group in plan.groups:
         for j in range(plan.T_c):
@@ -67,7 +67,7 @@ def _order(events: Sequence[Event], plan: WarpgroupPlan) -> Iterator[str]:
 
 
 def _buffers(events: Sequence[Event], plan: WarpgroupPlan, what: str) -> Iterator[str]:
-    """No buffer is read before it is full, or filled again before its load is done and all consumers have read it."""
+    """No buffer may be read before it is full, or refilled before its load is done and all consumers have read it."""
     readers: dict[int | None, list[Event]] = defaultdict(list)
     for event in events:
         if event.what == READER[what]:

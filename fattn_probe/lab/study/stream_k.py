@@ -61,7 +61,7 @@ class StudyLaunch:
 
 
 def divide(shape: Sizes, ncols1: int, nbatch_fa: int, most_blocks: int) -> StudyLaunch:
-    """A launch by the kernel's arithmetic: block b does `range(b * steps / blocks, (b + 1) * steps / blocks)`.
+    """A launch by the kernel's arithmetic: block b gets `range(b * steps / blocks, (b + 1) * steps / blocks)`.
 
     There are at most as many blocks as KV steps.
     """

@@ -61,7 +61,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Timeline:
-    """All events in order of their starts; `deadlock`: what each actor that cannot finish waits for."""
+    """All events in order of their starts; `deadlock`: the signals that each stuck actor waits for."""
 
     events: tuple[Event, ...]
     deadlock: Mapping[str, tuple[str, ...]]
@@ -98,7 +98,7 @@ class _Actor:
         return tuple(signal for signal in step.signals if signal not in told) if isinstance(step, Wait) else ()
 
     def advance(self, told: set[str]) -> bool:
-        """Run to the next signal that is not set; returns whether anything was done."""
+        """Run up to the next signal that is not set; returns whether the actor advanced."""
         first = self.at
         while self.at < len(self.program) and not self.missing(told):
             step = self.program[self.at]

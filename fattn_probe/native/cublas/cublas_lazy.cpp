@@ -1,4 +1,4 @@
-// Opens cuBLAS, which a build links and starts without.
+// Opens cuBLAS on first use, so that a build links and starts without it.
 #include "cublas_v2.h"
 
 #include <dlfcn.h>

@@ -22,8 +22,8 @@
 
 namespace {
 
-// The kernels that were registered. Built on first use, since libggml-cuda registers its kernels before main and before
-// this file's static objects are constructed. Never destroyed, since kernels may be launched after main.
+// The registered kernels. Constructed on first use, because libggml-cuda registers its kernels before main() and before
+// this file's static objects exist. Never destroyed, because kernels may be launched after main().
 struct Registry {
     std::mutex mutex;
     std::map<const void *, std::string> names;           // host function -> mangled device name
@@ -65,8 +65,8 @@ std::string demangled(const std::string &name) {
     return result;
 }
 
-// The driver's figures for a kernel; empty if it has none, as for a kernel without code for this GPU. ggml checks the
-// last error after its launches, so a failure here must leave none, and an earlier error must stay.
+// The driver's figures for a kernel; empty if it has none, for example without code for this GPU. ggml checks the last
+// error after its launches, so a failure here must not set it, and an earlier error must be kept.
 std::string resources(const void *function, dim3 block, size_t shared) {
     if (cudaPeekAtLastError() != cudaSuccess) {
         return "";
@@ -102,7 +102,7 @@ void record(const void *function, dim3 grid, dim3 block, size_t shared) {
     std::fflush(file);
 }
 
-// The time from the first to the last work that ggml gives a stream while the timer is armed, measured with events.
+// Measures, with events, the time from the first to the last work that ggml puts on a stream while the timer is armed.
 // Work captured into a CUDA graph is timed when the graph is launched.
 struct GpuTimer {
     bool armed = false;

@@ -1,7 +1,7 @@
-// fattn-capture: runs a prompt through a model with libllama, and writes the FLASH_ATTN_EXT ops of its graphs, or with
-// --walk says what each tensor of its graphs holds.
+// fattn-capture: runs a prompt through a model with libllama, and writes the FLASH_ATTN_EXT ops of its graphs or, with
+// --walk, describes the values of each tensor in its graphs.
 //
-// It uses only llama.cpp's public API. What it says on standard output is one JSON document a line; see recorder.h and
+// It uses only llama.cpp's public API. On standard output it prints one JSON document per line; see recorder.h and
 // walker.h.
 
 #include "model.h"
@@ -12,7 +12,7 @@
 
 namespace {
 
-// Lets an allocation fail that the machine cannot fill, instead of being killed when it is filled.
+// Makes an allocation that exceeds the machine's memory fail, so that the process is not killed later when it uses it.
 void limit_memory(int64_t bytes) {
     if (bytes > 0) {
         const rlimit limit = {rlim_t(bytes), rlim_t(bytes)};

@@ -1,4 +1,4 @@
-// Which tensors of a graph are computed.
+// Finds the tensors of a graph that are computed.
 #pragma once
 
 #include "tensor.h"
@@ -9,7 +9,7 @@ struct FreeContext {
     void operator()(ggml_context *context) const { ggml_free(context); }
 };
 
-// Newer graphs hold tensors too that are not computed, whose inputs have no values.
+// Newer graphs also contain tensors that are not computed; the inputs of these have no values.
 class Computed {
   public:
     bool operator()(const ggml_tensor *tensor) const {
@@ -17,7 +17,7 @@ class Computed {
     }
 
   private:
-    // The mark of the tensors of a graph that are computed.
+    // The mark of computed tensors in a graph.
     static int32_t mark_of_computed() {
         const std::unique_ptr<ggml_context, FreeContext> context(ggml_init({size_t(1) << 20, nullptr, true}));
         ggml_tensor *const output = ggml_dup(context.get(), ggml_new_tensor_1d(context.get(), GGML_TYPE_F32, 1));

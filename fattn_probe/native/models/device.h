@@ -11,12 +11,11 @@
 #include <string>
 #include <vector>
 
-// One op on a device: the same tensors with the same strides, views and places in their roots.
+// One op on a device, with the same tensors, strides, views and offsets in their roots.
 //
-// Tensors that share memory share it here too: views of one root, and an output that ggml's allocator has put in the
-// place of an input. Each root has an allocation of its own. As in ggml's buffers memory goes on behind a tensor,
-// because kernels read past the end what they do not use; here nobody has written it, and the simulator fills it with
-// NaN.
+// Tensors that share memory share it here too: views of one root, and an output that ggml's allocator placed over an
+// input. Each root has its own allocation. As in ggml's buffers, there is memory after a tensor, because kernels read
+// past its end without using the values; here it is unwritten, and the simulator fills it with NaN.
 class DeviceOp {
   public:
     DeviceOp(ggml_backend_t backend, const ggml_tensor *op) : backend_(backend), context_(ggml_init(memory)) {
@@ -58,7 +57,7 @@ class DeviceOp {
     using Buffer = std::unique_ptr<ggml_backend_buffer, FreeBuffer>;
 
     static constexpr size_t behind = size_t(64) << 10; // bytes of memory after a tensor
-    // The tensors and a graph; their data is on the device.
+    // The tensors and a graph; the data is on the device.
     const ggml_init_params memory = {size_t(1) << 20, nullptr, /*no_alloc =*/true};
 
     ggml_tensor *copy_of(const ggml_tensor *tensor) {
@@ -85,7 +84,7 @@ class DeviceOp {
         return copy;
     }
 
-    // The memory on the device for a root; one for all roots in the same place.
+    // The device memory for a root; roots at the same address share it.
     ggml_backend_buffer_t allocation(const ggml_tensor *root) {
         Buffer &buffer = buffers_[root->data];
         if (buffer == nullptr) {
@@ -106,12 +105,12 @@ class DeviceOp {
 
     ggml_backend_t backend_;
     std::unique_ptr<ggml_context, FreeContext> context_;
-    std::map<const ggml_tensor *, ggml_tensor *> tensors_; // by those of the model
-    std::map<const void *, Buffer> buffers_;               // by the place of the model's roots
+    std::map<const ggml_tensor *, ggml_tensor *> tensors_; // by the model's tensors
+    std::map<const void *, Buffer> buffers_;               // by the address of the model's roots
     ggml_tensor *output_ = nullptr;
 };
 
-// The first device of ggml's CUDA backend. libllama does not know of it, and runs the model on the CPU.
+// The first device of ggml's CUDA backend. libllama is not told about it, and runs the model on the CPU.
 class Device {
   public:
     explicit Device(const std::set<std::string> &ops) : ops_(ops) {

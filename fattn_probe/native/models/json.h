@@ -1,4 +1,4 @@
-// Writing one line of JSON.
+// Writes one line of JSON.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ template <typename T> std::string array(const T *values, size_t count) {
     return out + "]";
 }
 
-// An object, key by key; values are JSON already.
+// An object, built key by key; values must already be JSON.
 class Object {
   public:
     Object &add(const std::string &key, const std::string &value) {

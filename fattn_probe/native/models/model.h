@@ -17,7 +17,7 @@ class Log {
   public:
     Log() { llama_log_set(add, this); }
 
-    // What was said, on one line.
+    // The logged errors, on one line.
     std::string errors() const {
         std::string out = errors_;
         std::replace(out.begin(), out.end(), '\n', ' ');
@@ -58,7 +58,7 @@ class Model {
 
     const std::vector<std::vector<llama_token>> &prompts() const { return prompts_; }
     int length() const { return int(prompts_[0].size()); }
-    // What the device that the model runs on calls itself.
+    // The name that the model's device reports.
     const std::string &device() const { return device_; }
     int layers() const { return llama_model_n_layer(model_.get()); }
     int context() const { return int(llama_n_ctx(context_.get())); }
@@ -173,7 +173,7 @@ class Model {
         }
     }
 
-    // Evaluates as many tokens of each sequence, from a position on, and finds the most likely next ones.
+    // Evaluates the same number of tokens of each sequence, from a position on, and finds the most likely next tokens.
     void evaluate(const std::vector<std::vector<llama_token>> &tokens, int position) {
         const int count = int(tokens[0].size());
         llama_batch batch = llama_batch_init(count * int(tokens.size()), 0, 1);

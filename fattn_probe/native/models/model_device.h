@@ -9,13 +9,13 @@
 #include <set>
 #include <string>
 
-// The ops that the device may be given, and its own answer to whether it supports an op.
+// The ops that the device may run, and the device's own supports_op function.
 struct DeviceOps {
     std::set<std::string> names;
     decltype(ggml_backend_device_i::supports_op) supports = nullptr;
 };
 
-// ggml calls supports_op without data of ours.
+// A global, because ggml calls supports_op without user data.
 inline DeviceOps &device_ops() {
     static DeviceOps ops;
     return ops;
@@ -26,8 +26,8 @@ inline bool supports_built_op(ggml_backend_dev_t device, const ggml_tensor *op) 
     return built && device_ops().supports(device, op);
 }
 
-// The first device of ggml's CUDA or HIP backend, which from now on supports none but these ops: the others are not
-// built, and llama.cpp's scheduler gives them to the CPU, with the weights that only they use.
+// The first device of ggml's CUDA or HIP backend, which from now on supports only these ops. The other ops are not
+// built; llama.cpp's scheduler runs them on the CPU, which also holds the weights that only they use.
 inline ggml_backend_dev_t restricted_device(const std::set<std::string> &ops) {
     ggml_backend_dev_t device = ggml_backend_dev_by_name("CUDA0");
     device = device != nullptr ? device : ggml_backend_dev_by_name("ROCm0");

@@ -1,4 +1,4 @@
-// What watches the evaluation of a model's graphs, tensor by tensor, and speaks to the reader of standard output.
+// Observes the evaluation of a model's graphs tensor by tensor, and talks to the reader of standard output.
 #pragma once
 
 #include "computed.h"
@@ -10,7 +10,7 @@
 #include <map>
 #include <string>
 
-// Asks the other side of the dialogue; it is gone if there is no answer.
+// Asks the other side of the dialogue; without an answer, the other side is gone.
 inline std::string ask(const std::string &line) {
     std::cout << line << std::endl;
     std::string answer;
@@ -24,7 +24,7 @@ class Observer {
   public:
     virtual ~Observer() = default;
 
-    // Says what is evaluated next: its number, and whether it is one of those asked for.
+    // Announces the next evaluation: its number, and whether it was requested.
     void begin(int step, const std::string &phase, bool wanted) {
         step_ = step;
         phase_ = phase;
@@ -33,7 +33,7 @@ class Observer {
         ask(json::Object().add("step", step).str());
     }
 
-    // ggml_backend_sched_eval_callback. Before an op: whether it is wanted; after it: whether to go on.
+    // ggml_backend_sched_eval_callback. Returns before an op whether it is wanted, and after it whether to continue.
     static bool callback(ggml_tensor *tensor, bool before, void *observer) {
         Observer &self = *static_cast<Observer *>(observer);
         try {
@@ -48,14 +48,14 @@ class Observer {
         }
     }
 
-    // An exception does not pass through llama.cpp.
+    // An exception must not propagate through llama.cpp, so it is kept and thrown here.
     void rethrow() const {
         if (error_ != nullptr) {
             std::rethrow_exception(error_);
         }
     }
 
-    // How often each op was computed so far, by the names of devices.
+    // How often each device has computed the op so far, as JSON.
     std::string devices() const {
         json::Object found;
         for (const auto &[device, counts] : computed_on_) {
@@ -68,7 +68,7 @@ class Observer {
         return found.str();
     }
 
-    // The number of ops of the kind that is observed.
+    // The number of observed ops.
     size_t nodes() const { return nodes_; }
 
   protected:

@@ -1,4 +1,4 @@
-// A FLASH_ATTN_EXT node of a graph: its operands as views of allocations, and the bytes that they reach.
+// A FLASH_ATTN_EXT node of a graph: its operands as views of allocations, and the bytes that they cover.
 #pragma once
 
 #include "json.h"
@@ -29,7 +29,7 @@ class OpRecord {
         }
     }
 
-    // The number in the name of the node, of Q (`Qcur-3`) or of the cache (`cache_k_l3`); -1 if there is none.
+    // The layer number from the name of the node, of Q (`Qcur-3`) or of the cache (`cache_k_l3`); -1 without one.
     int layer() const {
         const ggml_tensor *const Q = dst_->src[0];
         for (const ggml_tensor *tensor : {dst_, Q, base_of(Q)}) {
@@ -40,7 +40,7 @@ class OpRecord {
         return number_after(base_of(dst_->src[1])->name, "_l");
     }
 
-    // Of the allocations' parts and the output.
+    // The bytes of the allocations' parts and of the output.
     size_t bytes() const {
         size_t sum = ggml_nbytes(dst_);
         for (const Root &root : roots_) {
@@ -49,7 +49,7 @@ class OpRecord {
         return sum;
     }
 
-    // The same with whole allocations: with a full cache.
+    // The same with whole allocations, as with a full cache.
     size_t most_bytes() const {
         size_t sum = ggml_nbytes(dst_);
         for (const Root &root : roots_) {
@@ -58,7 +58,7 @@ class OpRecord {
         return sum;
     }
 
-    // The description; the bytes lie one after another, as `write` writes them.
+    // The description as JSON; the bytes follow each other as `write` writes them.
     std::string describe() const {
         json::Object views, roots;
         size_t place = 0;
@@ -94,9 +94,9 @@ class OpRecord {
 
   private:
     static constexpr size_t piece = size_t(16) << 20;
-    static constexpr size_t alignment = 256; // of CUDA's allocations: what is cut off does not change it
+    static constexpr size_t alignment = 256; // of CUDA's allocations: cutting keeps it
 
-    // An allocation, and the part of it that the operands reach.
+    // An allocation, and the part of it that the operands cover.
     struct Root {
         std::string name;
         const ggml_tensor *base;
@@ -139,7 +139,7 @@ class OpRecord {
         roots_.push_back({name, base, offset_of(tensor), end});
     }
 
-    // Cuts a root to whole rows, and its beginning so that what is left is aligned as before.
+    // Cuts a root down to whole rows; the cut at its beginning keeps the alignment.
     static void cut(Root &root) {
         const size_t row = row_of(root.base);
         root.start -= root.start % std::lcm(row, alignment);

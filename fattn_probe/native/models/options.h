@@ -13,17 +13,17 @@ template <int exit_status> struct Error : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 using InputError = Error<2>;   // the model or the command line is wrong
-using MachineError = Error<3>; // for lack of memory or of room on the disk
-using LostError = Error<4>;    // the run is lost
+using MachineError = Error<3>; // not enough memory or disk space
+using LostError = Error<4>;    // the run was lost
 
 struct Options {
     std::string model_path;
-    std::string raw_path;    // the file with the bytes of the op in question
+    std::string raw_path;    // the file for the bytes of the current op
     std::string prompt_path; // a file with the prompt; empty: random tokens
     int tokens = 0;          // random tokens for each sequence
     uint32_t seed = 0;
     int generate = 0; // tokens after the prompt
-    int context = 0;  // positions of each sequence; 0: as many as are needed
+    int context = 0;  // positions of each sequence; 0: as many as needed
     int batch = 512;  // tokens of one evaluation
     int sequences = 1;
     int threads = 1;
@@ -31,11 +31,11 @@ struct Options {
     ggml_type type_k = GGML_TYPE_F16;
     ggml_type type_v = GGML_TYPE_F16;
     std::set<int> layers; // empty: all
-    bool every = false;   // every evaluation, not only the last of the prompt and the last of all
+    bool every = false;   // every evaluation, not only the last one of the prompt and the very last
     bool without_flash_attn = false;
-    bool walk = false;                // say what each tensor holds, instead of writing the attention ops
+    bool walk = false;                // describe each tensor's values instead of writing attention ops
     bool on_device = false;           // the model runs on a CUDA device
-    std::set<std::string> device_ops; // ggml's names of the ops that run on it; with walk: on it too
+    std::set<std::string> device_ops; // ggml's names of the ops that run there; with walk, also there
 };
 
 inline ggml_type parse_type(const std::string &name) {
@@ -57,7 +57,7 @@ inline int64_t parse_number(const std::string &flag, const std::string &text) {
     return value;
 }
 
-// Sets the option of a flag that is a number; false if there is none.
+// Sets the numeric option of a flag; false if there is none.
 inline bool parse_numbers(Options &options, const std::string &flag, const std::string &value) {
     int *const place = flag == "--tokens"      ? &options.tokens
                        : flag == "--generate"  ? &options.generate

@@ -1,11 +1,11 @@
-// Offers each attention op to the reader of standard output, and writes those that it takes.
+// Offers each attention op to the reader of standard output, and writes the ops that the reader accepts.
 //
 // A dialogue of lines, each of which is answered before the next one: the model ({"model": ...}) and each
 // evaluation ({"step": 2}) by `go`; an op with its size ({"offer": ...}) by `yes` or `no`; after `yes` the op
 // ({"op": ...}), whose bytes are in the raw file, by `next`.
 //
-// In the evaluations asked for, a model on a device computes tensor by tensor. So what is launched between an offer and
-// its op, is launched by that op.
+// In the requested evaluations, a model on a device computes one tensor at a time, so all launches between an offer and
+// its op belong to that op.
 #pragma once
 
 #include "observer.h"
@@ -42,7 +42,7 @@ class Recorder : public Observer {
     }
 
   private:
-    // Whether a tensor is computed without others.
+    // Whether tensors are computed one at a time.
     bool alone() const { return wanted_ && options_.on_device; }
 
     std::string offer(const OpRecord &op) const {

@@ -1,11 +1,11 @@
-// Where a tensor's bytes are.
+// Where the bytes of a tensor are.
 #pragma once
 
 #include "ggml-backend.h"
 
 #include <string>
 
-// The tensor whose memory another one is a view of; itself for one that is no view.
+// The tensor that owns the memory of a view; the tensor itself if it is not a view.
 inline const ggml_tensor *base_of(const ggml_tensor *tensor) {
     return tensor->view_src != nullptr ? tensor->view_src : tensor;
 }
@@ -18,12 +18,12 @@ inline bool in_host_memory(const ggml_tensor *tensor) {
     return buffer != nullptr && ggml_backend_buffer_is_host(buffer);
 }
 
-// The name of the device that computes a tensor: that of the memory that it is written to.
+// The name of the device that computes a tensor: the one whose memory it is written to.
 inline std::string device_of(const ggml_tensor *tensor) {
     return in_host_memory(tensor) ? "CPU" : ggml_backend_buffer_name(buffer_of(tensor));
 }
 
-// Whether a tensor is an input, or other tensors' memory seen in another way.
+// Whether a tensor is an input, or a view of another tensor's memory.
 inline bool is_view(const ggml_tensor *tensor) {
     switch (tensor->op) {
     case GGML_OP_NONE:

@@ -1,4 +1,4 @@
-// The values of a tensor as numbers, whatever its type and strides: how many are NaN, how two tensors differ.
+// Reads the values of a tensor of any type and strides: counts NaN and infinity, and compares two tensors.
 #pragma once
 
 #include "ggml.h"
@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-// A place in a tensor, in ggml's ne order.
+// An index of a tensor, in ggml's ne order.
 using Place = std::array<int64_t, 4>;
 
 template <typename T> void convert_row(const char *row, size_t stride, std::vector<float> &values) {
@@ -46,12 +46,12 @@ inline void read_row(const ggml_tensor *tensor, const char *row, std::vector<flo
     if (stride == ggml_type_size(tensor->type)) {
         return decode(row, values.data(), int64_t(values.size()));
     }
-    for (size_t i = 0; i < values.size(); i++) { // a transposed view, which no quantised type has
+    for (size_t i = 0; i < values.size(); i++) { // a transposed view; quantised types have none
         decode(row + i * stride, &values[i], 1);
     }
 }
 
-// Calls a function with each row's values and place; the bytes of the tensor begin at `data`.
+// Calls a function with the values and the index of each row; the tensor's bytes begin at `data`.
 template <typename Use> void each_row(const ggml_tensor *tensor, const char *data, Use use) {
     std::vector<float> values(tensor->ne[0]);
     for (int64_t i3 = 0; i3 < tensor->ne[3]; i3++) {
@@ -64,7 +64,7 @@ template <typename Use> void each_row(const ggml_tensor *tensor, const char *dat
     }
 }
 
-// What a tensor holds.
+// Counts of a tensor's values.
 struct Census {
     int64_t nan = 0;
     int64_t inf = 0;    // of both signs
@@ -89,14 +89,14 @@ inline Census census_of(const ggml_tensor *tensor, const char *data) {
     return found;
 }
 
-// A device's output against the CPU's.
+// The difference between a device's output and the CPU's output.
 struct Contrast {
     double error = 0;  // sum of squared differences, where both are finite
-    double signal = 0; // sum of the CPU's squares, there
+    double signal = 0; // sum of the squares of the CPU's values, at the same elements
     double max_abs = 0;
-    Place at = {0, 0, 0, 0}; // of the first NaN or infinity of one side only, or of the largest difference
-    int64_t nan = 0;         // of one side only
-    int64_t inf = 0;         // of one side only, or of another sign; not beside a NaN
+    Place at = {0, 0, 0, 0}; // of the first NaN or infinity on one side only, or of the largest difference
+    int64_t nan = 0;         // on one side only
+    int64_t inf = 0;         // on one side only, or of opposite signs; not opposite a NaN
 
     void add(float device, float cpu, const Place &place) {
         if (std::isfinite(device) && std::isfinite(cpu)) {
@@ -125,7 +125,7 @@ struct Contrast {
     }
 };
 
-// Of a tensor whose bytes begin at `cpu`; those of the device begin at `device`, with the same strides.
+// Compares a tensor whose bytes begin at `cpu` with the device's bytes at `device`, which have the same strides.
 inline Contrast contrast_of(const ggml_tensor *tensor, const char *cpu, const char *device) {
     Contrast found;
     std::vector<float> other(tensor->ne[0]);

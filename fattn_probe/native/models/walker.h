@@ -1,8 +1,8 @@
-// Says of each tensor of a model's graphs what it holds, and how a device's output differs from it.
+// Describes the values of each tensor in a model's graphs, and how a device's output differs from them.
 //
 // A dialogue of lines, each of which is answered before the next one: the model ({"model": ...}) and each evaluation
-// ({"step": 2}) by `go`; an op that a device is about to run ({"runs": "ROPE Qcur-0"}) by `go`; each tensor, when
-// it is computed ({"node": ...}), by `next`.
+// ({"step": 2}) by `go`; an op that a device is about to run ({"runs": "ROPE Qcur-0"}) by `go`; each computed tensor
+// ({"node": ...}) by `next`.
 #pragma once
 
 #include "device.h"
@@ -50,7 +50,7 @@ class Walker : public Observer {
     }
 
   private:
-    // The graph's first tensor is there again in the next part of a step.
+    // The first tensor of the graph occurs again in the next part of a step.
     void count(const ggml_tensor *tensor) {
         const std::string name = title(tensor);
         if (part_ < 0) {
@@ -68,7 +68,7 @@ class Walker : public Observer {
         return std::string(ggml_op_name(tensor->op)) + " " + tensor->name;
     }
 
-    // Weights do not change, and are read once. What is in a layout of the CPU backend's own is not read.
+    // Weights do not change, so they are read once. Data in a private layout of the CPU backend is not read.
     Census census_of_source(const ggml_tensor *tensor) {
         if (!in_host_memory(tensor)) {
             return {};

@@ -1,5 +1,5 @@
 // The sums of the rounding model, compiled. Its NumPy code (verdict/truth/rounding_model: functions.py, tensor_core.py)
-// defines every bit. Nothing is shared with the simulator, so that a mistake cannot hide in both.
+// defines every bit. No code is shared with the simulator, so that a mistake cannot hide in both.
 
 #include <algorithm>
 #include <array>
@@ -12,8 +12,8 @@
 
 namespace {
 
-constexpr long WIDTH = 64;               // numbers that are computed side by side
-constexpr long COLUMNS = 32;             // sums of a matrix that are computed side by side
+constexpr long WIDTH = 64;               // numbers computed together
+constexpr long COLUMNS = 32;             // sums of a matrix computed together
 constexpr int NONE = -64, LOWEST = -100; // as in tensor_core.py
 constexpr int NOT_FINITE = 128;          // the exponent of infinities and NaNs
 
@@ -28,7 +28,7 @@ float power_of_two(int exponent) { return as<float>((exponent + 127) << 23); }
 
 int exponent_of(float x) { return (as<int32_t>(x) >> 23 & 255) - 127; }
 
-// To f16, ties to even: adding 1.5 times the binade of the number whose last bit is the eleventh leaves 11 bits.
+// Rounds to f16, ties to even: adding, then subtracting, 1.5 * 2^42 times the binade of x leaves 11 bits.
 float half_of(double x) {
     const double size = std::fabs(x);
     const double binade = as<double>(as<int64_t>(size) & int64_t(0x7FF) << 52);
@@ -68,7 +68,7 @@ void add_products(long n, const float *a, long a_step, const float *b, long b_st
     }
 }
 
-// The exponent by which a factor's products are aligned; `least` is that of the smallest normal number.
+// The exponent that aligns a factor's products; `least` is the exponent of the smallest normal number.
 int8_t alignment(float factor, int least) { return factor == 0 ? NONE : std::max(exponent_of(factor), least); }
 
 // Adds one group of products to COLUMNS sums, exactly, and rounds: to `fraction` bits or, if it is 0, to f16. a has a
@@ -122,8 +122,8 @@ void to_half(long n, const float *x, float *result) {
     }
 }
 
-// ex2.approx.ftz.f32 of n numbers (functions.py): `table` corrects the rounded power of each fraction. For that power,
-// a table has its first 7 bits, and a Taylor series the others.
+// ex2.approx.ftz.f32 of n numbers (functions.py): `table` corrects the rounded power of each fraction. A second table
+// gives the power for the first 7 bits, and a Taylor series for the rest.
 void powers_of_two(long n, const float *x, const int8_t *table, float *result) {
     for (long first = 0; first < n; first += WIDTH) {
         const long width = std::min(WIDTH, n - first);
@@ -148,8 +148,8 @@ void powers_of_two(long n, const float *x, const int8_t *table, float *result) {
     }
 }
 
-// c plus the products of a and b along dimension 0, one fused multiply-add each. `shape` has all dimensions; behind it,
-// the steps of a, b and c (in elements). The result is contiguous.
+// c plus the products of a and b along dimension 0, one fused multiply-add each. `shape` has all dimensions, followed
+// by the strides of a, b and c (in elements). The result is contiguous.
 void fused_sums(int half, long dimensions, const long *shape, const float *a, const float *b, const float *c,
                 float *result) {
     const long last = dimensions - 1, n = shape[last], terms = shape[0];
@@ -184,12 +184,12 @@ void fused_sums(int half, long dimensions, const long *shape, const float *a, co
     }
 }
 
-// How the factors of matrix_sums lie, contiguous, and how it adds them.
+// The sizes of the (contiguous) factors of matrix_sums, and the rule by which it adds products.
 struct Matrices {
     long batch, M, K, N;         // a is (batch, M, K), b (batch, K, N)
     long group;                  // products that are added at once
-    long bits, fraction;         // bits after the leading one: those that are aligned, and those of a result
-    long k_half;                 // results become f16 where so many products end; 0: never
+    long bits, fraction;         // bits after the leading one: of aligned terms, and of a result
+    long k_half;                 // results are rounded to f16 after this many products; 0: never
     long least_of_a, least_of_b; // the exponents of the smallest normal factors
 };
 
@@ -197,7 +197,7 @@ struct Matrices {
 void matrix_sums(const Matrices *of, const float *a, const float *b, float *sums) {
     const long M = of->M, K = of->K, N = of->N;
     std::vector<int8_t> of_a(M * K), of_b(K * COLUMNS);
-    std::vector<float> columns(K * COLUMNS); // of b; those beyond its last one do not matter
+    std::vector<float> columns(K * COLUMNS); // of b; columns past the last one are ignored
     for (long batch = 0; batch < of->batch; batch++, a += M * K, b += K * N, sums += M * N) {
         for (long i = 0; i < M * K; i++) {
             of_a[i] = alignment(a[i], of->least_of_a);

@@ -1,4 +1,4 @@
-// Finding and setting up the ggml backend that runs the op.
+// Finds and sets up the ggml backend that runs the op.
 //
 // A runner is linked with one backend, and asks it for its devices. ggml's list of all backends is not compiled.
 #pragma once

@@ -1,9 +1,9 @@
 // Many cases in one process, so that the GPU is set up once.
 //
-// The runner prints `fattn-runner: ready`, then reads lines `case.gguf<TAB>out.gguf` from standard input, perhaps
-// with `<TAB>selection.gguf`, and answers each with `fattn-runner: done` on standard output once out.gguf is written.
-// Each case has its own backend, so no CUDA graph or memory pool is reused; with `--keep`, all have one backend. A case
-// that fails ends the process, as it would alone; with `--fork`, only the child process that runs it (fork.h).
+// The runner prints `fattn-runner: ready`, then reads lines `case.gguf<TAB>out.gguf` from standard input, perhaps with
+// `<TAB>selection.gguf`, and answers each with `fattn-runner: done` on standard output once out.gguf is written. Each
+// case has its own backend, so no CUDA graph or memory pool is reused; with `--keep`, all have one backend. A failing
+// case ends the process, as it would alone; with `--fork`, it ends only its child process (fork.h).
 #pragma once
 
 #include "fork.h"
@@ -23,7 +23,7 @@ inline void answer(const std::string &word) {
     std::fflush(stdout);
 }
 
-// A case that hangs ends with the parent process.
+// Ends this process with its parent, even if a case hangs.
 inline void end_with_parent() { prctl(PR_SET_PDEATHSIG, SIGKILL); }
 
 // The fields of a line; missing ones are empty.

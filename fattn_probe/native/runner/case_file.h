@@ -1,9 +1,9 @@
-// Reader of the case file: one FLASH_ATTN_EXT with its allocations (roots) and the op's tensors as views of them.
+// Reads the case file: one FLASH_ATTN_EXT with its allocations (roots), and the op's tensors as views of these.
 #pragma once
 
 #include "gguf_file.h"
 
-// A tensor of the op, laid over a root; ne and nb in ggml's order.
+// A tensor of the op as a view of a root; ne and nb in ggml's order.
 struct View {
     std::string root;
     std::array<int64_t, 4> ne;
@@ -29,8 +29,8 @@ class CaseFile : public GgufFile {
                 value<uint64_t>(prefix + "offset")};
     }
 
-    // The contiguous allocation with this name. Of a large one the file has the first bytes, which repeat: `size` is
-    // less than that of a tensor of `ne` then.
+    // The contiguous allocation with this name. For a large one, the file has only the first bytes, which repeat:
+    // `size` is then less than that of a tensor of `ne`.
     Tensor root(const std::string &name) const {
         Tensor root = tensor(name);
         if (has("fattn.root." + name + ".ne")) {

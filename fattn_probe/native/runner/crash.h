@@ -1,4 +1,4 @@
-// A signal that ends the runner: the stack of the code that it interrupted, one line a frame, for addr2line.
+// Reports a fatal signal: prints the stack of the interrupted code for addr2line, one line per frame.
 #pragma once
 
 #include <algorithm>
@@ -10,13 +10,13 @@
 
 #if !defined(__SANITIZE_ADDRESS__) // AddressSanitizer reports crashes itself
 
-// Prints `fattn-runner: frame MODULE+0xOFFSET`, innermost first, and has the signal end the process.
+// Prints `fattn-runner: frame MODULE+0xOFFSET`, innermost first, and lets the signal end the process.
 inline void report_crash(int number) {
     constexpr int own = 2; // this function, and the system's frame that called it
     void *frames[64];
     const int count = backtrace(frames, 64);
     for (int i = own; i < count; i++) {
-        // The interrupted instruction; in its callers a place inside the call, not after it.
+        // The interrupted instruction; for its callers, an address inside the call, not after it.
         const char *const address = static_cast<char *>(frames[i]) - (i == own ? 0 : 1);
         Dl_info info;
         char text[1024];

@@ -1,4 +1,4 @@
-// A case in a child process: a crash, a hang or an exit ends only the child, and nothing is set up again for the next.
+// Runs a case in a child process: a crash, a hang or an exit ends only the child; the next case needs no new setup.
 #pragma once
 
 #include "options.h"
@@ -10,12 +10,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-// Of a library with faults behind switches (native/sim/mutant.h); null in others.
+// Defined in a library with faults behind switches (native/sim/mutant.h); null in others.
 extern "C" __attribute__((weak)) void fattn_probe_switch_on(int mutant);
 
 inline double seconds_of(const timeval &time) { return double(time.tv_sec) + 1e-6 * double(time.tv_usec); }
 
-// A child that takes longer than `limit` seconds of processor time (0: any) ends by SIGPROF.
+// SIGPROF ends a child that takes more than `limit` seconds of CPU time (0: no limit).
 inline void limit_seconds(double limit) {
     itimerval timer = {};
     timer.it_value.tv_sec = time_t(limit);
@@ -23,9 +23,9 @@ inline void limit_seconds(double limit) {
     setitimer(ITIMER_PROF, &timer, nullptr);
 }
 
-// Run something in a child process with a mutant switched on (0: none). The child's output goes to standard error:
-// this process's answers are on standard output. Returns how it ended: `ended`, its exit code, which is negative for a
-// signal, and its processor time in seconds.
+// Runs something in a child process with a mutant switched on (0: none). The child's output goes to standard error,
+// because standard output has this process's answers. Returns `ended`, the exit code (negative for a signal), and the
+// CPU time in seconds.
 template <typename Run> std::string run_in_child(int mutant, double limit, const Run &run) {
     if (mutant != 0 && fattn_probe_switch_on == nullptr) {
         throw Error("--fork: this build has no switches for mutants");

@@ -1,10 +1,10 @@
 // A GGUF file, mapped into memory: its fields and its tensors.
 //
-// Case files have few kinds of fields. This reader compiles ten times as fast as ggml's (gguf.cpp).
+// Case files have few kinds of fields. This reader compiles ten times as fast as ggml's reader (gguf.cpp).
 #pragma once
 
 #include "ggml.h"
-#include "gguf.h" // for the numbers of the types alone
+#include "gguf.h" // only for the numbers of the types
 #include "options.h"
 
 #include <array>
@@ -19,7 +19,7 @@
 #include <unistd.h>
 #include <vector>
 
-// The bytes of a file. Pages are read when they are used; a file that cannot be opened has none.
+// The bytes of a file. Pages are read on first use; a file that cannot be opened has no bytes.
 class MappedFile {
   public:
     explicit MappedFile(const char *path) {
@@ -107,7 +107,7 @@ class GgufFile {
         return values;
     }
 
-    // All values of an array; none if there is no such key, since GGUF has no empty arrays.
+    // All values of an array; none for a missing key, because GGUF has no empty arrays.
     template <typename T> std::vector<T> array(const std::string &key) const {
         const auto found = fields_.find(key);
         if (found == fields_.end()) {
@@ -127,7 +127,7 @@ class GgufFile {
     }
 
   private:
-    // `count` values of a type, a text of `size` bytes for a string.
+    // `count` values of a type, or a string of `size` bytes.
     struct Field {
         uint32_t type;
         uint64_t count;
@@ -166,7 +166,7 @@ class GgufFile {
     Field values(uint32_t type, bool array) {
         const uint64_t count = array ? number<uint64_t>() : 1;
         if (type == GGUF_TYPE_STRING) {
-            require(!array); // case files have no lists of texts
+            require(!array); // case files have no lists of strings
             const uint64_t size = number<uint64_t>();
             return {type, count, take(size), size};
         }

@@ -15,11 +15,10 @@
 // Defined by the simulated GPU, which shows the tensor's name in its findings.
 extern "C" __attribute__((weak)) void fattn_probe_name_allocation(const void *start, const char *name);
 
-// Defined by the simulated GPU, on which memory that repeats costs one period.
+// Defined by the simulated GPU, on which repeating memory costs only one period.
 extern "C" __attribute__((weak)) bool fattn_probe_repeat(void *start, size_t bytes, const void *data, size_t period);
 
-// Defined by the simulated GPU, whose checker then finds what reads a tensor before the kernels of earlier ops are
-// done.
+// Defined by the simulated GPU, whose checker then reports reads of a tensor before earlier kernels are done.
 extern "C" __attribute__((weak)) void fattn_probe_written_before(const void *start, size_t bytes);
 
 class Op {
@@ -134,7 +133,8 @@ class Op {
         return tensor;
     }
 
-    // The root itself if the layouts are equal: a V that is a view must have K as its view_src, not a copy of K.
+    // Returns the root itself if the layouts are equal: a V that is a view must have K as its view_src, not a copy of
+    // K.
     ggml_tensor *tensor(const std::string &name) {
         if (!file_.has_tensor(name)) {
             return nullptr;
@@ -156,8 +156,8 @@ class Op {
     }
 
 #if defined(GGML_KQ_MASK_PAD)
-    // The mask with as many rows as ggml asked for until the end of 2025, a multiple of GGML_KQ_MASK_PAD. No query has
-    // the additional rows; as in llama.cpp of that time, they are -inf.
+    // The mask with as many rows as ggml required until the end of 2025, a multiple of GGML_KQ_MASK_PAD. The additional
+    // rows belong to no query; as in llama.cpp of that time, they are -inf.
     ggml_tensor *padded_mask(ggml_tensor *mask) {
         const int64_t rows = GGML_PAD(file_.view("Q").ne[1], GGML_KQ_MASK_PAD);
         if (mask == nullptr || mask->ne[1] >= rows) {
@@ -184,7 +184,7 @@ class Op {
         return laid;
     }
 
-    // The rows of each head and sequence, to the first rows of a tensor with rows of the same stride.
+    // Copies the rows of each head and sequence to the first rows of a tensor with the same row stride.
     static void copy_planes(const ggml_tensor *from, ggml_tensor *to) {
         std::vector<uint8_t> plane((from->ne[1] - 1) * from->nb[1] + ggml_row_size(from->type, from->ne[0]));
         for (int64_t sequence = 0; sequence < from->ne[3]; sequence++) {

@@ -14,15 +14,15 @@ struct Error : std::runtime_error {
 struct Options {
     std::string case_path;
     std::string out_path;
-    std::string selection_path; // what to run and read; empty: all
+    std::string selection_path; // the blocks to run and parts of dst to read; empty: all
     std::string backend;        // ggml device name; empty: the first device
     int repeat = 1;
     int warmup = 0;
     int threads = 0; // 0: the backend's own default
     bool support_only = false;
-    bool dry = false;   // the case file has no bytes of tensors, and no kernel runs: for the launches alone
+    bool dry = false;   // only record launches: no tensor bytes, no kernel runs
     bool batch = false; // read cases from standard input, see batch.h
-    bool keep = false;  // all cases of a batch on one backend, whose memory pool lives from op to op
+    bool keep = false;  // all cases of a batch on one backend, which keeps its memory pool
     bool fork = false;  // each case of a batch in a child process, see fork.h
 };
 

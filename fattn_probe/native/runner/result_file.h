@@ -1,4 +1,4 @@
-// Writer of the runner's result, a GGUF file: the op, the device, the time and dst.
+// Writes the runner's result, a GGUF file: the op, the device, the time and dst.
 #pragma once
 
 #include "gguf_file.h"

@@ -14,7 +14,7 @@
 
 #include <fstream>
 
-// Of a library that counts what is executed (native/sim/counters.cpp); null in all others.
+// Defined in a library that counts executed code (native/sim/counters.cpp); null in all others.
 extern "C" __attribute__((weak)) void fattn_probe_case_done();
 
 namespace {

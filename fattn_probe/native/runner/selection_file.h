@@ -1,4 +1,4 @@
-// Reader of the selection: the blocks of each launch that a simulated GPU runs, and the parts of dst to read.
+// Reads the selection: the blocks of each launch that a simulated GPU runs, and the parts of dst to read.
 #pragma once
 
 #include "gguf_file.h"
@@ -7,7 +7,7 @@
 extern "C" __attribute__((weak)) void fattn_probe_select_blocks(const uint32_t *grid, const uint64_t *ranges, size_t n);
 extern "C" __attribute__((weak)) void fattn_probe_run_all_blocks();
 
-// Bytes of a tensor.
+// A range of a tensor's bytes.
 struct Range {
     uint64_t offset;
     uint64_t size;

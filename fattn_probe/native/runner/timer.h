@@ -10,7 +10,7 @@ __attribute__((weak)) void fattn_probe_gpu_timer_start();
 __attribute__((weak)) double fattn_probe_gpu_timer_stop(); // seconds; negative without GPU work
 }
 
-// A series of measurements by the same clock.
+// A series of measurements with the same clock.
 class Timer {
   public:
     template <typename Work> void measure(const Work &work) {

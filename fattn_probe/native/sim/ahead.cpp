@@ -27,7 +27,7 @@ AheadInstruction &append(const void *const *registers, int count) {
     return instruction;
 }
 
-// A fragment's registers as consecutive rows: where they lie so already, the rows themselves.
+// A fragment's registers as consecutive rows; if they are consecutive already, the rows themselves.
 const RegisterFile::Row *fragment(RegisterFile &file, const uint32_t *rows, uint32_t count,
                                   RegisterFile::Row (&scratch)[8]) {
     bool consecutive = true;

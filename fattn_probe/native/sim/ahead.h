@@ -1,13 +1,13 @@
-// Running ahead: the lanes of a warp pass a loop of matrix instructions one after the other, and the instructions are
-// executed after the last lane has passed, in their order, each for all lanes at once.
+// Running ahead: the lanes of a warp pass a loop of matrix instructions one after the other. When the last lane has
+// passed, the instructions are executed in order, each for all lanes at once.
 //
 // The rewriter brackets such loops with begin_ahead() and end_ahead(): loops that only load fragments and multiply
-// them, so that no lane reads in between what an instruction of the loop has to write (build/rewrite_ahead.py). Without
-// it each lane that meets a warp instruction waits for the 31 others, which took half the time of the mma kernels. The
-// bits are the same: every instruction gets the operands that it would have got.
+// them, so that no lane reads in the loop a value that one of its instructions writes (build/rewrite_ahead.py).
+// Otherwise, each lane waits for the 31 others at every warp instruction, which took half the time of the mma kernels.
+// The bits do not change: every instruction gets the same operands.
 //
-// The first lane to pass records the instructions; of the others only the addresses of loads are new. Registers are
-// variables on a lane's stack; in all lanes they lie at the same distance from the stack's top, because all run the
+// The first lane to pass records the instructions; the other lanes only add their load addresses. Registers are
+// variables on a lane's stack, at the same distance from the top of the stack in all lanes, because all lanes run the
 // same code from the same entry.
 #pragma once
 
@@ -24,7 +24,8 @@ using MatrixWork = void (*)(const LaneWords *a, const LaneWords *b, const LaneWo
 
 #if defined(SIMT_AHEAD)
 
-// Around a loop. `local`: what the loop loads is declared in it, so nothing reads it afterwards.
+// Called before and after a loop. `local`: loaded values are declared inside the loop, so nothing reads them
+// afterwards.
 void begin_ahead(bool local) noexcept;
 void end_ahead() noexcept;
 SIMT_PART inline bool runs_ahead() { return self->ahead != Ahead::off; }
@@ -43,7 +44,7 @@ struct AheadInstruction {
     uint32_t rows[12] = {}; // the registers' rows in the RegisterFile, results first
 };
 
-// What a warp will execute when all its lanes have passed.
+// The instructions that a warp will execute when all its lanes have passed.
 struct AheadWarp {
     static constexpr size_t most_loads = 512;
 
@@ -54,12 +55,11 @@ struct AheadWarp {
     const void *addresses[most_loads * warp_size]; // [load][lane]
 };
 
-// Append to what the running lane's warp will do. The variables' addresses go through these calls so that the compiler
-// keeps the variables in memory.
+// Append an instruction for the running lane's warp. Passing the variables' addresses keeps the variables in memory.
 void record_load(int tiles, bool transposed, const void *const *results);
 void record_matrix(MatrixWork work, const uint8_t (&counts)[3], const void *const *registers);
 
-// False if there is no room for another load: then the lanes have caught up, and go on in step.
+// False if there is no room for another load; the lanes have then caught up, and continue in step.
 template <class... Ts> SIMT_PART inline bool load_ahead(bool transposed, const void *address, Ts &...results) {
     Fiber &fiber = *self;
     if (__builtin_expect(fiber.next_address == fiber.last_address, 0)) {
@@ -76,7 +76,7 @@ template <class... Ts> SIMT_PART inline bool load_ahead(bool transposed, const v
     return true;
 }
 
-// `registers`: those of C and D, of A, of B; `counts` how many of each.
+// `registers`: those of C and D, then of A, then of B; `counts`: the number of each.
 template <class... Ts>
 SIMT_PART inline void multiply_ahead(MatrixWork work, const uint8_t (&counts)[3], Ts &...registers) {
     Fiber &fiber = *self;

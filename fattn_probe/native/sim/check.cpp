@@ -40,7 +40,7 @@ SIMT_THREAD_LOCAL Overwrite *pending = nullptr;
 
 constexpr PassedOver in_host_code = {0, SIZE_MAX};
 
-// The simulator's own memory; this thread's variables, such as threadIdx, which lie around `self`.
+// Whether an address is the simulator's own memory, or a variable of this host thread, such as threadIdx, near `self`.
 bool is_simulator_s(const void *address) {
     constexpr ptrdiff_t reach = 4096;
     const ptrdiff_t distance = static_cast<const char *>(address) - reinterpret_cast<const char *>(&self);
@@ -51,16 +51,16 @@ bool is_shared(const char *address) {
     return address >= worker->shared_arena() && address < worker->shared_arena() + Worker::arena_bytes + guard_bytes;
 }
 
-// What the launch has captured: the kernel.
+// Whether an address is in the launch's captured data: the kernel and its arguments.
 bool is_of_launch(const char *address) {
     const auto *start = static_cast<const char *>(worker->launch->call);
     return address >= start && address < start + worker->launch->call_bytes;
 }
 
-// Memory outside of every allocation: constants of a module, pinned memory, the device heap, or what no GPU can access.
+// Checks an access outside all allocations: module constants, pinned memory, the device heap, or inaccessible memory.
 void check_elsewhere(const char *address, size_t bytes) {
     constexpr size_t pages = 64;
-    static SIMT_THREAD_LOCAL uintptr_t fine[pages]; // numbers of pages that hold nothing but such constants
+    static SIMT_THREAD_LOCAL uintptr_t fine[pages]; // numbers of pages with such constants only
     const uintptr_t page = reinterpret_cast<uintptr_t>(address) >> 12;
     if (fine[page % pages] == page) {
         return;
@@ -91,7 +91,7 @@ void check_elsewhere(const char *address, size_t bytes) {
     }
 }
 
-// Before an access of this thread: what earlier ones have left to do.
+// Completes the pending checks of earlier accesses before an access of this thread.
 void settle(AccessKind kind) {
     if (__builtin_expect(attempt.doubtful.load(std::memory_order_relaxed), 0)) {
         worker->leave_attempt();

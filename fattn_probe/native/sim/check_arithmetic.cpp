@@ -1,5 +1,5 @@
-// What g++ and clang++ call under -fsanitize=alignment,signed-integer-overflow, in place of
-// UndefinedBehaviorSanitizer's own functions; and values that lose bits (conversion.h).
+// The functions that g++ and clang++ call under -fsanitize=alignment,signed-integer-overflow, in place of
+// UndefinedBehaviorSanitizer's; and the check of values that lose bits (conversion.h).
 #include "check.h"
 #include "conversion.h"
 #include "finding.h"

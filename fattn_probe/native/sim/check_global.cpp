@@ -22,7 +22,7 @@
 
 namespace simt {
 
-// 16 bytes of global memory. Most are only read in a launch, by the whole word: then this is all there is to know.
+// 16 16 bytes of global memory. Most are only read in a launch, by whole words; then no other record is needed.
 struct alignas(8) Granule {
     uint16_t written; // the bytes that were ever written, a bit each
     uint16_t launch;  // the launch of `reader`
@@ -30,7 +30,7 @@ struct alignas(8) Granule {
                       // the words' cells say more
 };
 
-// Pages that nobody touches cost nothing.
+// Untouched pages cost nothing.
 struct GlobalShadow {
     char *start;
     size_t bytes;
@@ -114,8 +114,8 @@ Granule with_reader(Granule granule, uint32_t reader) {
     return granule;
 }
 
-// From now on the cells of its words say what blocks do with a granule. Others may read of it meanwhile, so what the
-// granule tells goes to the cells until nothing is new.
+// From now on, the cells of a granule's words record what blocks do with it. Other threads may note reads in the
+// granule meanwhile, so its contents are moved to the cells until nothing is new.
 WordCell *cells_of(GlobalShadow &shadow, Granule &granule) {
     WordCell *const cells = shadow.cells + 4 * (&granule - shadow.granules);
     if ((reader_of(load(granule)) & detailed) != 0) {
@@ -134,7 +134,7 @@ WordCell *cells_of(GlobalShadow &shadow, Granule &granule) {
     return cells;
 }
 
-// Notes a read of whole words, if the granule alone can tell what blocks read of it; false if not.
+// Notes a read of whole words if the granule alone can record it; otherwise returns false.
 bool note_read_of(Granule &granule, uint32_t words) {
     bool told = true;
     update(granule, [&](Granule now) {
@@ -160,7 +160,7 @@ void read_granule(GlobalShadow &shadow, Granule &granule, size_t offset, uint32_
     const Granule now = load(granule);
     const uint32_t words = words_of(bytes), reader = races ? reader_of(now) : 0, number = reader >> 5;
     if ((number == this_block || number == several) && (reader & (words | detailed)) == words) {
-        return; // as before, and it has been found to be written
+        return; // as before, and already found to be written
     }
     const uint32_t missing = bytes & ~uint32_t{now.written};
     if (__builtin_expect(missing != 0, 0)) {
@@ -220,7 +220,7 @@ void check_global(GlobalShadow &shadow, const char *address, size_t bytes, Acces
     });
     if (other != 0) {
         Finding finding = race(shadow.start + first, "written", other, "writes another value to");
-        if (attempt.shared) { // which value was written before is not certain
+        if (attempt.shared) { // the earlier value is uncertain
             report(finding);
         }
         note_overwrite(std::move(finding), shadow.start + first, last - first);
@@ -258,7 +258,7 @@ void check_released(const char *start) {
     delete shadow;
 }
 
-// Which bytes of the granule of `offset` count as written after a copy: in a copy, what nobody has written stays so.
+// The bytes of the granule at `offset` that count as written after a copy: unwritten bytes stay unwritten.
 uint32_t written_in(const GlobalShadow *source, size_t offset) {
     return source == nullptr ? 0xFFFF : source->granules[offset / 16].written;
 }

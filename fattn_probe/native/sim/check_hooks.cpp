@@ -9,7 +9,7 @@
 
 namespace {
 
-// In the hook itself: its return address is the place of the access.
+// Inlined into the hook, whose return address is the place of the access.
 #define SIMT_IN_HOOK __attribute__((always_inline)) inline
 
 #if defined(SIMT_COUNT)

@@ -1,5 +1,5 @@
-// What the host tells the checker. The host's half of the simulator is the same whether the checker is compiled in or
-// not, and a dry run has nothing else, so these are pointers: to a function that does nothing, without a checker.
+// Calls from the host to the checker. The host half of the simulator is the same with and without the checker, and a
+// dry run has nothing else, so these are pointers: without a checker, to a function that does nothing.
 #pragma once
 
 #include "streams.h"
@@ -11,8 +11,8 @@ namespace simt {
 
 struct Launch;
 
-// A copy or a fill on a stream. `host_waits`: the host goes on when it is done, as also after a copy to memory of its
-// own that is not pinned.
+// A copy or a fill on a stream. `host_waits`: the host continues only when it is done, as after a copy to unpinned host
+// memory.
 struct Transfer {
     const char *call; // the function of the runtime
     Stream stream;
@@ -31,9 +31,9 @@ struct CheckerOfHost {
     void (*launch_done)(bool whole) = ignore; // whether all its blocks ran
     void (*allocated)(char *start, size_t bytes) = ignore;
     void (*released)(const char *start) = ignore;
-    // By the host; from: nullptr if it has no source.
+    // The host wrote memory; `from` is nullptr without a source.
     void (*written)(const void *to, const void *from, size_t bytes) = ignore;
-    // As by a kernel that comes before the next operation.
+    // Marks memory as written by a kernel before the next operation.
     void (*written_before)(const void *memory, size_t bytes) = ignore;
     void (*transferred)(const Transfer &transfer) = ignore;
     void (*recorded)(uint32_t event, Stream stream) = ignore;
@@ -43,7 +43,7 @@ struct CheckerOfHost {
     void (*host_waits_for_all)() = ignore;
 };
 extern CheckerOfHost checker;
-// What the host tells the counters: all blocks of a launch have run.
+// The call from the host to the counters: all blocks of a launch have run.
 extern void (*count_launch)(unsigned order);
 
 } // namespace simt

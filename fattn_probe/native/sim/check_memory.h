@@ -1,4 +1,4 @@
-// The checker's shadows of memory: what has been written, and by whom in this launch.
+// The checker's shadow memory: which bytes were written, and by which blocks and threads of this launch.
 #pragma once
 
 #include "check.h"
@@ -8,12 +8,12 @@ namespace simt {
 
 struct GlobalShadow;
 
-// That of the allocation that holds all of an access; nullptr if none does.
+// The shadow of the allocation that contains all of an access; nullptr if none does.
 GlobalShadow *global_shadow(const char *address, size_t bytes);
 
 void check_new_block_of_launch();
 void check_global(GlobalShadow &shadow, const char *address, size_t bytes, AccessKind kind, const void *place);
-// Who has accessed each byte of a block's shared memory, and when.
+// Checks an access to the block's shared memory, and notes its thread and time.
 void check_shared(const char *address, size_t bytes, AccessKind kind);
 
 // A write over another thread's or block's write is a race unless the values are equal: the running thread is about to

@@ -25,7 +25,7 @@ void join(Clock &clock, const Clock &other) {
 struct StreamState {
     Stream stream;
     uint32_t last = 0;         // its last operation
-    bool after_kernel = false; // which is a kernel, with nothing behind it in the stream
+    bool after_kernel = false; // the last operation is a kernel, with nothing after it
     Clock done;                // after all its operations
     Clock started;             // when a kernel that depends on the last one programmatically may begin
 };
@@ -69,10 +69,10 @@ bool wait_for_each_other(Stream a, Stream b) {
 
 struct Before {
     Clock clock;
-    bool kernel_alone; // nothing but the stream's last kernel is between
+    bool kernel_alone; // only the stream's last kernel is in between
 };
 
-// What is done when the next operation of a stream begins.
+// The operations that are done when the next operation of a stream begins.
 Before before_next(Stream stream) {
     const StreamState &own = state_of(stream);
     Before before = {own.done, own.after_kernel};

@@ -1,12 +1,12 @@
-// The order of what streams do: kernels, copies and fills. Each stream has a vector clock, which says of every stream
-// up to which operation all is done when this stream's next operation begins. Events and the host carry clocks from one
-// stream to another.
+// The order of the kernels, copies and fills of streams. Each stream has a vector clock: for every stream, the last
+// operation that is done when this stream's next operation begins. Events and the host carry clocks from one stream to
+// another.
 //
 // A kernel of programmatic dependent launch may begin earlier: when each block of the kernel before it has called
-// cudaTriggerProgrammaticLaunchCompletion() or has ended. What is done then, is what was done when a block of that
-// kernel did so: all that came before it, if the thread had waited by cudaGridDependencySynchronize(), else only what
-// was done when that kernel began. After its own wait all earlier operations of its stream are done. So an H100 does
-// it, also where the kernel between never waits, and where anything but a kernel is between (2026-11-25).
+// cudaTriggerProgrammaticLaunchCompletion() or has ended. The operations done by then are those done when a block of
+// that kernel triggered: all earlier ones if the thread had called cudaGridDependencySynchronize(), else only those
+// done when that kernel began. After the kernel's own wait, all earlier operations of its stream are done. An H100 does
+// this too, even if the kernel in between never waits, or an operation in between is not a kernel (2026-11-25).
 #pragma once
 
 #include "finding.h"
@@ -26,7 +26,7 @@ struct Operation {
     Stack stack; // of a transfer: the host's
 };
 
-// Which operations are done when another one begins.
+// The operations that are done when a given one begins.
 struct Done {
     bool all = true;
     bool covers(uint16_t number) const; // asked only if not all are
@@ -36,7 +36,7 @@ struct Done {
 const Operation &operation(uint16_t number);
 uint16_t running_kernel();
 
-// What is done for the running thread: less before it has waited for its kernel's dependency.
+// The operations that are done for the running thread: fewer before it has waited for its kernel's dependency.
 const Done &done_here();
 bool has_waited();
 

@@ -1,5 +1,5 @@
-// Which accesses the checker passes over. Nearly all that kernels make are to local variables, so that test is inlined
-// where it is made, and is short.
+// The accesses that the checker skips. Nearly all accesses of kernels are to local variables, so this test is short and
+// inlined.
 #pragma once
 
 #include "check.h"
@@ -25,7 +25,7 @@ template <class... Ts> SIMT_PART inline bool are_local(const Ts *...addresses) {
     return ((reinterpret_cast<uintptr_t>(addresses) - passed_over.start) | ...) < passed_over.bytes;
 }
 
-// A kernel may name any memory as the registers of an instruction; mostly it names local variables.
+// The registers of an instruction may be any memory in C++; mostly they are local variables.
 template <class... Ts> SIMT_PART inline void check_registers(AccessKind kind, const Ts &...registers) {
     if (__builtin_expect(!are_local(&registers...), 0)) {
         (check_access(&registers, sizeof(registers), kind), ...);

@@ -34,7 +34,7 @@ struct Access {
 struct Cell {
     Access write;
     Access read;
-    Access read_elsewhere; // the last read by another warp than that of `read`
+    Access read_elsewhere; // the last read by a different warp from that of `read`
 };
 
 // Shared memory by 16 bytes, by words and by bytes. A block's accesses are noted at the coarsest scale that each of
@@ -136,8 +136,8 @@ template <size_t size> void part(Shadow &all, size_t index) {
     all.scale<size>().parted[index] = worker->block.epoch;
 }
 
-// A write of all the words of a line, after a barrier: what has been done to one of them before no longer counts,
-// unless a cp.async still copies to it.
+// A write of all words of a line after a barrier: earlier accesses to these words no longer count, unless a cp.async is
+// still copying to them.
 void join(Shadow &all, size_t line) {
     bool settled = all.lines.parted[line] < worker->block.epoch;
     for (size_t word = 4 * line; word < 4 * line + 4; word++) {

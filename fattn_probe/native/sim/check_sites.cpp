@@ -13,7 +13,7 @@
 namespace simt {
 namespace {
 
-// What addr2line says about a place: its line and the calls around it that are inlined. Empty if nothing is known.
+// The output of addr2line for a place: its line and the inlined calls around it; empty if unknown.
 std::string lines_of(const void *site) {
     const char *const inside = static_cast<const char *>(site) - 1;
     Dl_info info;
@@ -33,7 +33,7 @@ std::string lines_of(const void *site) {
     return said;
 }
 
-// Whether g++ has made two places of one: of a loop's turns, of what follows the branches of an `if`.
+// Whether g++ duplicated a line: for the turns of a loop, or after the branches of an `if`.
 bool are_one_line(const void *a, const void *b) {
     static std::mutex mutex;
     static std::map<const void *, std::string> known;

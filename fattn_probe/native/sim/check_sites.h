@@ -1,12 +1,12 @@
 // Lanes of a warp that execute one warp instruction at different places of the program.
 //
 // PTX demands of an `.aligned` instruction (ldmatrix, movmatrix, mma) that all threads of the warp execute the same
-// one; an H100 hangs where half of a warp is at another ldmatrix. Of shuffles, votes, reductions and __syncwarp() Volta
-// and newer GPUs only want the same kind and mask, wherever the lanes are: CUDA's guide says so, and an H100 gives the
-// right values (2026-11-25). For older GPUs all lanes of the mask must be at one instruction.
+// one; an H100 hangs if half of a warp is at a different ldmatrix. For shuffles, votes, reductions and __syncwarp(),
+// Volta and newer GPUs only require the same kind and mask, wherever the lanes are: CUDA's guide says so, and an H100
+// gives the correct values (2026-11-25). On older GPUs, all lanes of the mask must be at the same instruction.
 //
-// AMD's shuffles take the lanes that are at one place, and have no value of the others. Its matrix instructions read
-// the registers of all lanes, also of those that are elsewhere (EXEC is ignored: CDNA3 ISA, RDNA3 ISA).
+// AMD's shuffles exchange values only among lanes at the same place. AMD's matrix instructions read the registers of
+// all lanes, even of lanes that are elsewhere (EXEC is ignored: CDNA3 ISA, RDNA3 ISA).
 #pragma once
 
 #include "thread.h"
@@ -14,8 +14,8 @@
 
 namespace simt {
 
-// For the checker: the running lane executes a warp instruction for the function's caller. It must be in a function
-// that is no part of a kernel.
+// For the checker: the running lane executes a warp instruction for the function's caller. It must be called in a
+// function outside of kernels.
 SIMT_PART inline void note_site() {
 #if defined(SIMT_CHECK)
     self->site = __builtin_return_address(0);

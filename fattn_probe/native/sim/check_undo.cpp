@@ -14,7 +14,7 @@ struct KeptPart {
     std::vector<char> before;
 };
 
-// Of 16 bytes those that have a bit in `mask`.
+// 16 bytes, of which those with a bit in `mask` are kept.
 struct KeptBytes {
     uint16_t mask = 0;
     char before[16];
@@ -32,7 +32,7 @@ Kept &all() {
     return once;
 }
 
-// Others may note meanwhile that they read the memory, by words of 8 bytes.
+// Copies by words of 8 bytes, because other threads may note reads of this memory meanwhile.
 std::vector<char> copy_of(const Part &part) {
     std::vector<char> copy(part.bytes);
     const auto *const words = static_cast<const uint64_t *>(part.start);

@@ -1,4 +1,4 @@
-// What a launch has overwritten, so that it can begin again (attempt.h).
+// Keeps the memory that a launch overwrites, so that it can start again (attempt.h).
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ void keep_parts(std::atomic<bool> &kept, std::initializer_list<Part> parts);
 // Keeps just these bytes: those beside them may be the host's.
 void keep_bytes(const void *address, size_t bytes);
 
-// Puts everything back as it was before the attempt, or forgets what it was.
+// Restore the memory from before the attempt, or discard the kept copies.
 void undo_writes();
 void forget_writes();
 

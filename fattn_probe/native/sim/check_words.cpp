@@ -17,7 +17,7 @@ std::string name_block(uint32_t cell) {
     return number == several ? "other blocks" : "block (" + text_of(place_in(gridDim, number - 1), ",") + ")";
 }
 
-// Who has accessed a word, when this block has too: the block, or `several`.
+// The block that has accessed a word once this block has too, or `several`.
 uint32_t joined(uint32_t before) { return before == 0 || before >> 5 == this_block ? this_block : several; }
 
 // The cell's writer after a write: the last one. In a shared attempt there is no last one, so all of them together.
@@ -28,12 +28,12 @@ uint32_t written_by(uint32_t before, const GlobalAccess &access) {
     return number << 5 | (atomic ? atomic_bit : 0) | access.mask | (keeps ? before & all_bytes : 0);
 }
 
-// Words of which blocks touch different bytes have a cell for each byte. A shared attempt has none: there such a word
-// may only make it doubtful.
+// A word of which blocks touch different bytes has a cell for each byte. Shared attempts have no such cells: there, the
+// word can only make the attempt doubtful.
 constexpr uint32_t parted = UINT32_MAX; // in place of the reader
 std::unordered_map<const WordCell *, std::array<WordCell, 4>> parted_words;
 
-// Whether this block touches other bytes than another one that a cell tells of.
+// Whether this block touches different bytes from another block in a cell.
 bool differs(uint32_t cell, const GlobalAccess &access) {
     return cell != 0 && cell >> 5 != this_block && (cell & all_bytes) != access.mask;
 }

@@ -21,7 +21,7 @@ struct alignas(8) WordCell {
     uint32_t reader; // the block that read, or `several`
 };
 
-// What `change` makes of a cell that other host threads may change too; what it was.
+// Applies `change` to a cell that other host threads may change too; returns the old value.
 template <class T, class Change> T update(T &cell, Change change) {
     static_assert(sizeof(T) == sizeof(uint64_t));
     T before, after;
@@ -39,8 +39,8 @@ template <class T, class Change> T update(T &cell, Change change) {
     return before;
 }
 
-// Calls `visit(cell, offset, bytes)` for the cells of `size` bytes in a range; `bytes` has a bit for each that is in
-// it.
+// Calls `visit(cell, offset, bytes)` for the cells of `size` bytes in a range; `bytes` has a bit for each byte in the
+// range.
 template <size_t size, class Cell, class Visit> void visit_range(Cell *cells, size_t start, size_t stop, Visit visit) {
     for (size_t offset = start; offset < stop; offset = offset / size * size + size) {
         const size_t end = std::min(stop, offset / size * size + size);
@@ -48,7 +48,7 @@ template <size_t size, class Cell, class Visit> void visit_range(Cell *cells, si
     }
 }
 
-// An access to the bytes of a word that `mask` has.
+// An access to the bytes of a word in `mask`.
 struct GlobalAccess {
     const char *address;
     uint32_t mask;
@@ -69,7 +69,7 @@ void join_reader(WordCell &cell, uint32_t reader);
 
 void forget_parted_words();
 
-// The finding that a block, or several, do something too with memory that this one accesses.
+// The finding that one block, or several, also access memory that this block accesses.
 Finding race(const char *address, const char *what, uint32_t other, const char *does);
 
 } // namespace simt

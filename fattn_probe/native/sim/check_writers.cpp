@@ -112,7 +112,7 @@ void note_writers(Writer *writers, size_t start, size_t bytes, AccessKind kind, 
     const uint64_t written = reinterpret_cast<uint64_t>(place) << 16 | running_kernel();
     visit_range<4>(writers, start, start + bytes, [&](Writer &writer, size_t, uint32_t mask) {
         Writer::Thread before;
-        do { // the mark is in the writer: a lock elsewhere is more memory that the host's cores take from each other
+        do { // the mark is in the writer: a separate lock would be one more contended cache line
             before = !attempt.shared ? writer.thread : update(writer.thread, [](Writer::Thread now) {
                 now.bytes |= changing;
                 return now;

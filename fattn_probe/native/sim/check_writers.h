@@ -1,4 +1,4 @@
-// Who wrote global memory last: kernels, by words of an allocation, and transfers that the host has not waited for.
+// The last writers of global memory: kernels, by word of an allocation, and transfers that the host has not waited for.
 #pragma once
 
 #include "check.h"
@@ -39,7 +39,7 @@ void check_transfer(const Transfer &transfer, Written to, Written from);
 void check_written_before(const void *memory, size_t bytes);
 void number_announced(uint16_t number);
 
-// No allocation has writers any more: operations are counted anew.
+// Forgets all writers, so that operations can be counted anew.
 void forget_writers();
 void forget_transfers(const char *start, size_t bytes);
 

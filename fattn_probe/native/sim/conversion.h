@@ -1,6 +1,6 @@
-// 64-bit integers that are stored in 32 bits. The rewriter puts SIMT_INTO(int) before the value of every
-// `int x = value` in device code, and SIMT_ARGUMENT around the arguments of a launch. With the checker compiled in, a
-// value that does not fit is a finding; otherwise they are nothing.
+// 64-bit integers that are stored in 32 bits. The rewriter puts SIMT_INTO(int) before the value of every `int x =
+// value` in device code, and SIMT_ARGUMENT around the arguments of a launch. With the checker compiled in, a value that
+// does not fit is a finding; otherwise the macros are empty.
 #pragma once
 
 #include <type_traits>

@@ -58,7 +58,7 @@ struct WarpInstructions {
     }
 };
 
-// What a host thread has counted in this launch, and the accesses since the lanes of each warp were together.
+// The counts of a host thread in this launch, and the accesses since the lanes of each warp were last together.
 struct Counters {
     Tally tally;
     std::vector<LaneAccess> since[Worker::max_threads];
@@ -114,8 +114,8 @@ void tally_instruction(Tally &tally, const WarpInstruction &instruction) {
     }
 }
 
-// An address as a GPU has it, up to a multiple of 128 bytes: there dynamic shared memory starts at a multiple of 16,
-// and here it ends at one (worker.h).
+// The address on a GPU, up to a multiple of 128 bytes: there, dynamic shared memory starts at a multiple of 16; here,
+// it ends at one (worker.h).
 uintptr_t device_address(const char *address) {
     const auto here = reinterpret_cast<uintptr_t>(address);
     return is_shared(here) && address >= worker->dynamic_memory() ? here + worker->dynamic_bytes() : here;
@@ -127,8 +127,8 @@ void add_lane(WarpAccess &access, uint32_t lane, const char *address, uint32_t b
     access.addresses[lane] = device_address(address);
 }
 
-// What a lane has in registers: the shared memory that it has loaded since it last wrote to any, and by which
-// instructions. Other than g++, nvcc knows that a store to global memory does not change it.
+// The values in a lane's registers: the shared memory that it has loaded since its last write to any, and the loading
+// instructions. Unlike g++, nvcc knows that a store to global memory does not change shared memory.
 class Loaded {
   public:
     // The latest instructions before this one that have loaded these bytes.

@@ -1,6 +1,6 @@
-// Which loads and stores of shared memory nvcc makes one instruction of, where the source has several.
+// Joins loads and stores of shared memory that nvcc merges into one instruction.
 //
-// g++ compiles each as it stands. nvcc unrolls loops, and joins what is left side by side in one basic block; the rules
+// g++ compiles each one separately. nvcc unrolls loops, and joins neighbouring accesses in one basic block; the rules
 // here were read from its machine code for sm_90 (nvcc and ptxas 13.0, tests/lab/profile/joined.cu).
 #pragma once
 
@@ -24,14 +24,14 @@ struct WarpInstruction {
     WarpAccess target; // of a cp.async
 };
 
-// Makes several instructions of each copy of a structure, as pieces_of says.
+// Splits each copy of a structure into several instructions, by pieces_of().
 void split(std::vector<WarpInstruction> &instructions);
 
 // The number of the basic block of each instruction, as nvcc makes them, from their places in the code alone.
 //
-// A place that comes again begins another turn of a loop. nvcc unrolls a loop by four if its body is short and by two
-// if it is longer: so many turns are one block, counted from the loop's first one. The rest, each alone, is a loop too.
-// Nothing is left of a loop of just as many turns, so straight code behind it is in the same block.
+// A repeated place begins another turn of a loop. nvcc unrolls a loop by four if its body is short and by two if it is
+// longer; that many turns, counted from the loop's first one, form one block. Each remaining turn is a block of its
+// own. A loop with exactly that many turns vanishes, so the code after it is in the same block.
 std::vector<uint32_t> blocks_of(const std::vector<WarpInstruction> &instructions);
 
 // Joins the instructions that are side by side in one block; a joined one stands where its first part was.

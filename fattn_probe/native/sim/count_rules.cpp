@@ -36,7 +36,7 @@ Words words_of(const WarpAccess &access, uint32_t first, uint32_t lanes) {
     return words;
 }
 
-// The most words that one bank has to give.
+// The largest number of words in one bank.
 uint32_t most_in_a_bank(const Words &words) {
     uint32_t in_bank[banks] = {};
     for (uint32_t i = 0; i < words.count; i++) {

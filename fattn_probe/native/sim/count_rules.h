@@ -1,4 +1,4 @@
-// How one memory instruction of a warp uses a GPU's memory: sectors of global memory, wavefronts of shared memory.
+// The cost of one memory instruction of a warp: sectors of global memory, wavefronts of shared memory.
 #pragma once
 
 #include "lanes.h"
@@ -26,15 +26,15 @@ struct Wavefronts {
 };
 
 // The instructions that nvcc makes of a copy of a structure: each of the largest power of two, up to 16 bytes, that
-// divides the size and all addresses. nvcc goes by the alignment of the type, which the addresses only approximate: six
-// floats at multiples of 8 bytes are three pieces here and six there.
+// divides the size and all addresses. nvcc uses the alignment of the type, which the addresses only approximate: six
+// floats at multiples of 8 bytes are three pieces here and six with nvcc.
 std::vector<WarpAccess> pieces_of(const WarpAccess &access);
 uint32_t piece_bytes_of(const WarpAccess &access);
 
 // The different 32-byte sectors that the lanes touch.
 uint32_t sectors_of(const WarpAccess &access);
 
-// The sectors that a cp.async reads: each line of 128 bytes counts the sectors of shared memory that it fills, if they
+// The sectors that a cp.async reads: each line of 128 bytes counts the sectors of shared memory that it fills, if these
 // are more than its own. So 128 bytes that go to an odd multiple of 16 bytes count 5, not 4 (Nsight Compute on an H100,
 // tests/lab/profile/heads.json).
 uint32_t copied_sectors_of(const WarpAccess &from, const WarpAccess &to);

@@ -15,7 +15,7 @@ struct Allocation;
 
 enum class MemoryOperation : uint8_t { load, store, atomic, copy, ldmatrix }; // copy: cp.async
 
-// Instructions that access one memory, and what they cost.
+// Instructions that access shared memory, and their cost.
 struct SharedTally {
     uint64_t instructions = 0;
     uint64_t wavefronts = 0;

@@ -1,8 +1,8 @@
 // The CUDA runtime functions that libggml-cuda calls, for the simulated GPU. Everything is synchronous, there is one
-// device, and its memory is the host's. A call of a function that is missing here is a link error that names it.
+// device, and its memory is the host's. Calling a function that is missing here causes a link error that names it.
 //
-// Each takes the arguments that CUDA takes and refuses the others with CUDA's error: tests/lab/program/calls.cu,
-// copies.cu.
+// Each function accepts the arguments that CUDA accepts, and refuses others with CUDA's error (tests/lab/program:
+// calls.cu, copies.cu).
 
 #include "check_host.h"
 #include "copies.h"
@@ -61,7 +61,7 @@ const Error &error_of(cudaError_t code) {
 using simt::success_if;
 cudaError_t returned(cudaError_t error) { return success_if(error == cudaSuccess, error); }
 
-// Stores a result where the caller wants it; CUDA refuses a null pointer.
+// Stores a result at the caller's address; CUDA refuses a null pointer.
 template <class T> cudaError_t give(T *to, const T &value) {
     if (to == nullptr) {
         return returned(cudaErrorInvalidValue);
@@ -73,7 +73,7 @@ template <class T> cudaError_t give(T *to, const T &value) {
 bool is_device(int device) { return device == 0; }
 constexpr int pci_bus_id_bytes = 13; // "0000:00:00.0"
 
-// A new allocation; none for no bytes, as CUDA has it.
+// A new allocation; none for 0 bytes, as in CUDA.
 cudaError_t give_memory(void **pointer, size_t bytes, void *(*allocate)(size_t)) {
     if (pointer == nullptr) {
         return returned(cudaErrorInvalidValue);
@@ -175,7 +175,7 @@ cudaError_t cudaMallocManaged(void **pointer, size_t bytes, unsigned flags) {
     const cudaError_t error = cudaMalloc(pointer, bytes);
     if (error == cudaSuccess && bytes != 0) {
         simt::make_managed(*pointer);
-        simt::checker.written(*pointer, nullptr, bytes); // the host writes it unseen
+        simt::checker.written(*pointer, nullptr, bytes); // the checker does not see the host's writes
     }
     return error;
 }
@@ -209,7 +209,7 @@ cudaError_t cudaMemAdvise(const void *pointer, size_t bytes, cudaMemoryAdvise, c
 }
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     for (size_t *bytes : {free_bytes, total_bytes}) {
-        if (bytes != nullptr) { // CUDA takes null for what the caller does not want
+        if (bytes != nullptr) { // in CUDA, null means that the caller does not want the value
             *bytes = simt::device_properties().totalGlobalMem;
         }
     }

@@ -77,9 +77,8 @@ cudaDeviceProp read_properties() {
     return p;
 }
 
-// Lines of "registers shared local name value value ...". The name "#" stands for no kernel: its values are the origin
-// of the lines after it. So a simulator that knows no origins, in a build of an older fattn-probe, finds its figures
-// too.
+// Reads lines of "registers shared local name value value ...". The name "#" is no kernel: its values are the origin of
+// the lines after it. A simulator without origins, in a build of an older fattn-probe, can therefore read the file too.
 std::map<std::string, Resources> read_resources() {
     std::map<std::string, Resources> table;
     std::ifstream file(environment().resources);
@@ -126,8 +125,8 @@ KernelName kernel_name(const std::string &signature) {
 
 namespace {
 
-// The most static shared memory that launches of kernels have declared, by signature, whose address tells kernels
-// apart.
+// The most static shared memory that launches of each kernel have declared; the address of the signature identifies the
+// kernel.
 struct Learned {
     std::mutex mutex;
     std::map<const char *, size_t> bytes;
@@ -137,7 +136,7 @@ Learned &learned() {
     return once;
 }
 
-// A kernel of a program: nobody knows its registers.
+// The resources of a kernel in a program, whose registers are unknown.
 Resources resources_in_program(const Description &kernel) {
     const std::lock_guard<std::mutex> lock(learned().mutex);
     const auto found = learned().bytes.find(kernel.signature);
@@ -220,8 +219,8 @@ int device_attribute(cudaDeviceAttr attribute) {
 
 namespace {
 
-// The threads whose registers fit into an SM: it gives them to whole warps, eight registers a thread at a time, from
-// the four parts of its register file.
+// The threads whose registers fit on an SM, which allocates them to whole warps, in units of eight per thread, from the
+// four parts of its register file.
 int threads_with(int registers) {
     if (!environment().gfx.empty()) {
         return amd::resident_threads(registers);
@@ -242,7 +241,7 @@ cudaError_t attributes_of(cudaFuncAttributes *attributes, const Description &ker
     attributes->numRegs = resources.registers;
     attributes->sharedSizeBytes = resources.shared;
     attributes->localSizeBytes = resources.local;
-    // Within its launch bounds a kernel fits: the compiler sees to it.
+    // The compiler makes sure that a kernel fits within its launch bounds.
     attributes->maxThreadsPerBlock =
         kernel.launch_bounds.threads != 0
             ? kernel.launch_bounds.threads

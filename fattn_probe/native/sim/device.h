@@ -11,21 +11,21 @@ namespace simt {
 
 const cudaDeviceProp &device_properties();
 
-// What a kernel takes of an SM, as ptxas reported it: registers per thread, static shared and local memory in bytes. If
-// it was not measured: the most registers that its launch bounds allow, and no memory. Of a whole program's kernel: so
-// few that they limit nothing, and the static shared memory that its threads have declared in an earlier launch.
-// `origin` says which of these they are, in the words of device/origin.py; empty for a program's kernel, and if the
-// file of figures does not say it.
+// The resources of a kernel, as ptxas reported them: registers per thread, static shared and local memory in bytes.
+// Without figures: the most registers that its launch bounds allow, and no memory. For a kernel of a whole program: too
+// few registers to be a limit, and the static shared memory that its threads declared in an earlier launch. `origin` is
+// the origin of the figures (device/origin.py); empty if unknown.
 struct Resources {
     int registers;
     size_t shared = 0;
     size_t local = 0;
-    bool registers_known = true, shared_known = true; // if not, as if the kernel used few
+    bool registers_known = true, shared_known = true; // if not, few are assumed
     std::string origin;
 };
 Resources resources_of(const Description &kernel);
 
-// Keeps how many bytes of static shared memory a launch of a kernel has declared; whether that is more than was known.
+// Stores the bytes of static shared memory that a launch of a kernel declared; returns whether they are more than
+// before.
 bool learn_static(const Description &kernel, size_t bytes);
 
 // The value of one attribute of cudaDeviceGetAttribute.

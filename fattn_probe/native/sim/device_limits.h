@@ -1,4 +1,5 @@
-// What a GPU's toolchain or driver refuses. The error codes are those of CUDA 13 on an H100 (driver 580.159.04).
+// Launches and kernels that a GPU's toolchain or driver refuses. The error codes are from CUDA 13 on an H100 (driver
+// 580.159.04).
 #pragma once
 
 #include "launch.h"
@@ -25,8 +26,8 @@ struct Refusal {
 };
 Refusal check_limits(const Launch &launch);
 
-// A kernel's static shared memory is known once its threads have passed the declarations: reports what ptxas would not
-// compile, and what the driver would not have launched.
+// Called once the declarations of static shared memory are passed: reports a size that ptxas or the driver would
+// refuse.
 void check_static_shared(const Launch &launch, size_t static_bytes);
 
 } // namespace simt

@@ -1,9 +1,9 @@
 // Division as nvcc's -use_fast_math compiles it, in device code: a/b is a * rcp(b) for float, exact for integers.
 //
-// With SIMT_PRECISE, float is divided as without -use_fast_math.
+// With SIMT_PRECISE, floats are divided as without -use_fast_math.
 //
 // The rewriter turns `a / b` into `a *divided_by* b` and `a /= b` into `a *= reciprocal_of = b`: precedence and
-// associativity stay, and overloads choose by type. Likewise `a % b` becomes `a *remainder_by* b`.
+// associativity are kept, and overloads choose by type. Likewise `a % b` becomes `a *remainder_by* b`.
 //
 // A GPU does not trap on an integer division by zero (without a mask, kernels compute `sequence % ne33` and do not use
 // it). The result is undefined there; here the divisor counts as 1, without a branch.

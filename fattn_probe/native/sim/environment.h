@@ -1,4 +1,4 @@
-// What fattn-probe tells the simulator through environment variables, read once.
+// The settings that fattn-probe passes to the simulator in environment variables, read once.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +22,8 @@ class Environment {
   public:
     // "major=9 minor=0 multiProcessorCount=132 ... name=NVIDIA H200"
     std::string device = text("FATTN_PROBE_DEVICE");
-    // The file that launch records are appended to; the one for a finding, instead of stderr; the one that a build with
-    // counters appends its counts to.
+    // The files for launch records (appended), for a finding (instead of stderr), and for the counts of a build with
+    // counters (appended).
     std::string launches = text("FATTN_PROBE_LAUNCHES");
     std::string findings = text("FATTN_PROBE_FINDINGS");
     std::string counts = text("FATTN_PROBE_COUNTS");
@@ -36,11 +36,11 @@ class Environment {
     std::string gfx = text("FATTN_PROBE_GFX");               // the architecture of an AMD GPU, such as gfx942
     bool dry = number("FATTN_PROBE_DRY") != 0;               // record launches, run no kernel
     bool in_step = number("FATTN_PROBE_SIM_IN_STEP") != 0;   // lanes wait for each other at every warp instruction
-    // Kernels keep denormal float32, as without -use_fast_math. On AMD they always do, unless it is 0: that is clang's
+    // Kernels keep denormal float32, as without -use_fast_math. On AMD they do unless this is 0: that is clang's
     // default for HIP.
     bool denormals = number("FATTN_PROBE_SIM_DENORMALS", gfx.empty() ? 0 : 1) != 0;
-    bool program = number("FATTN_PROBE_PROGRAM") != 0; // a whole one, whose kernels' registers nobody has measured
-    bool reuse = number("FATTN_PROBE_SIM_REUSE") != 0; // a released address is allocated again, as on a GPU
+    bool program = number("FATTN_PROBE_PROGRAM") != 0;       // a whole program: registers were not measured
+    bool reuse = number("FATTN_PROBE_SIM_REUSE") != 0;       // a released address is allocated again, as on a GPU
     bool portable = number("FATTN_PROBE_SIM_PORTABLE") != 0; // no instructions that only some processors have
 };
 

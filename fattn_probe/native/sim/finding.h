@@ -1,10 +1,10 @@
 // A fault in a kernel: reported once, with its place, and the process ends with status 86.
 //
-// The reported fault is the first in block order, then thread order, then program order, whichever happened first:
+// The reported fault is the first in block order, then thread order, then program order, not the first in time:
 // - a thread with a fault stops, and threads of its block with lower numbers run on as far as they can without it;
 // - then the block waits for earlier blocks on other host threads. If one of them has a fault, that one is reported.
-// Without a fault this costs nothing. Findings of AddressSanitizer and UndefinedBehaviorSanitizer end the process at
-// once, since these hold locks while they report.
+// Without a fault, this costs nothing. Findings of AddressSanitizer and UndefinedBehaviorSanitizer end the process at
+// once, because these hold locks while they report.
 #pragma once
 
 #include "thread.h"
@@ -23,18 +23,18 @@ struct Finding {
     std::string message;
     const Fiber *fiber = self; // the thread with the fault; nullptr in host code
     Stack stack = {};          // the place of the fault; if empty, the caller's
-    Stack earlier = {};        // the other place of a race between kernels, of lanes at two instructions
+    Stack earlier = {};        // the other place of a race, or of diverged lanes
     const char *kernel = "";   // in host code, the signature of the kernel that was to be launched
 };
 
-// The checker's: reports a race whose write is now complete.
+// For the checker: reports a race whose write is now complete.
 void check_pending();
 
 // Reports a fault of the running thread and stops the thread; in host code it ends the process.
 [[noreturn]] void report(const Finding &finding);
 
-// The finding that this host thread puts into words. That may crash: the thread with the fault may have no room left on
-// its stack. Then the report goes on elsewhere (signals.cpp), with less in it each time.
+// The finding that this host thread is reporting. Reporting may crash, because the faulting thread may have no room
+// left on its stack. It is then repeated on another stack (signals.cpp), with less information each time.
 struct Report {
     const Finding *finding = nullptr;
     int crashes = 0;
@@ -54,7 +54,7 @@ std::string json_string(const std::string &text);
 
 // Three numbers: "4x2x1", "0,3,1".
 std::string text_of(dim3 numbers, const char *between);
-// The place of one of `size` blocks or threads, which are counted x fastest.
+// The index of block or thread `number` out of `size`, counted x fastest.
 dim3 place_in(dim3 size, uint64_t number);
 
 // From now on a SIGSEGV, a SIGBUS or a sanitizer's report in a kernel becomes a finding.

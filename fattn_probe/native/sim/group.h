@@ -1,7 +1,7 @@
-// Warp instructions of some lanes: those that a mask names, or those of a warp of which others have returned.
+// Warp instructions executed by some lanes: those in a mask, or those left in a warp when others have returned.
 //
 // The lanes that give the same mask form a group. It waits for the lanes of the mask that have not returned, as PTX's
-// `.sync` instructions do. A kernel whose warps stay together, as upstream's do, never gets here.
+// `.sync` instructions do. Kernels whose warps stay together, like upstream's kernels, never get here.
 #pragma once
 
 #include "warp.h"
@@ -10,8 +10,8 @@
 
 namespace simt {
 
-// What each lane of a group has handed in. Two sets, as in Warp: a lane may be past the next instruction's arrival
-// while others still read.
+// What each lane of a group has handed in. Two sets, as in Warp: a lane may arrive at the next instruction while others
+// still read.
 struct GroupWords {
     uint32_t words[8][warp_size];
     LaneMask lanes; // that took part
@@ -42,10 +42,10 @@ LaneMask ballot_in_group(LaneMask mask, bool predicate, const char *name);
 // A lane has returned: groups of its warp that waited for it alone go on.
 void release_groups(Warp &warp);
 
-// __activemask(): the lanes of the warp that reach this line of the source before all lanes wait. A GPU may give fewer.
+// __activemask(): the lanes of the warp that reach this source line before all lanes wait. A GPU may return fewer.
 LaneMask active_mask(int line);
 
-// Lanes that wait in `active_mask`, when no lane of their warp can go on: those at the first line go on together.
+// When no lane of a warp can continue, lets the lanes that wait in `active_mask` at the first line continue together.
 // Others may then catch up with lanes that have passed a branch.
 void release_converged(Warp &warp);
 

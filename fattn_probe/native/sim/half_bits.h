@@ -85,7 +85,7 @@ inline uint16_t half_fma(uint16_t a, uint16_t b, uint16_t c) {
     return half_of_float(sum);
 }
 
-// The same of both numbers of a half2, one by one: rarely needed, so apart, which keeps the other way short.
+// The same for both numbers of a half2, one by one: rarely needed, so it is a separate function.
 __attribute__((noinline, cold)) inline uint32_t pair_fma_exactly(uint32_t a, uint32_t b, uint32_t c) {
     const auto low = half_fma(static_cast<uint16_t>(a), static_cast<uint16_t>(b), static_cast<uint16_t>(c));
     const auto high =
@@ -93,7 +93,7 @@ __attribute__((noinline, cold)) inline uint32_t pair_fma_exactly(uint32_t a, uin
     return low | static_cast<uint32_t>(high) << 16;
 }
 #if defined(__F16C__) && defined(__FMA__)
-// The same, given the sums as floats, which are often halves themselves: then these are the nearest ones.
+// The same, given the sums as floats; a sum that is itself a half is the correctly rounded result.
 __attribute__((noinline, cold)) inline uint32_t pair_of_doubtful(__m128 sums, uint32_t a, uint32_t b, uint32_t c) {
     const uint32_t halves = pair_of_floats(sums);
     const FloatPair back = floats_of_pair(halves);
@@ -103,8 +103,8 @@ __attribute__((noinline, cold)) inline uint32_t pair_of_doubtful(__m128 sums, ui
 inline uint32_t pair_fma(uint32_t a, uint32_t b, uint32_t c) {
 #if defined(__F16C__) && defined(__FMA__)
     const __m128 sum = __builtin_ia32_vfmaddps(floats_of_pair(a), floats_of_pair(b), floats_of_pair(c));
-    // Rounding the sum once more is wrong at most where it is halfway between two halves: then, normal or subnormal,
-    // its last 12 bits are zero. The other two lanes are never equal to what they are compared with.
+    // Rounding the sum once more can only be wrong if it is halfway between two halves: then, normal or subnormal, its
+    // last 12 bits are zero. The other two lanes never equal the value that they are compared with.
     const __m128i last_bits = _mm_and_si128(_mm_castps_si128(sum), _mm_set1_epi32(0xFFF));
     const __m128i doubtful = _mm_cmpeq_epi32(last_bits, _mm_set_epi32(-1, -1, 0, 0));
     if (__builtin_expect(_mm_testz_si128(doubtful, doubtful), 1)) {

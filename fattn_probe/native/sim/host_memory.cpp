@@ -29,7 +29,7 @@ namespace {
 constexpr size_t page = 4096;
 constexpr size_t distance = size_t{1} << 33; // of address space before and after each allocation
 constexpr size_t alignment = 256;
-constexpr size_t large = size_t{256} << 20; // of which untouched pages cost nothing
+constexpr size_t large = size_t{256} << 20; // whose untouched pages cost nothing
 constexpr size_t fill_bytes = size_t{16} << 20;
 constexpr size_t most_freed_bytes = size_t{16} << 20; // of the device heap
 
@@ -78,8 +78,7 @@ int file_of(const char *data, size_t bytes) {
     return file;
 }
 
-// Maps whole pages to those of a file of `period` bytes, again and again. A page that is written is a copy from then
-// on.
+// Maps whole pages repeatedly to those of a file of `period` bytes. A written page becomes a private copy.
 bool map_repeatedly(char *pages, size_t bytes, int file, size_t period) {
     bool good = file >= 0;
     for (size_t offset = 0; good && offset < bytes; offset += period) {
@@ -99,7 +98,7 @@ bool fill_with_nan(char *pages, size_t bytes) {
     return map_repeatedly(pages, bytes, file, fill_bytes);
 }
 
-// Addresses without access, MAP_FAILED if there are none: those of a released allocation if they may come again.
+// Reserves inaccessible addresses, those of a released allocation if reuse is allowed; MAP_FAILED if none are left.
 void *reserve_addresses(size_t bytes) {
     const std::lock_guard<std::mutex> lock(registry().mutex);
     for (auto &[reserve, released] : registry().by_reserve) {
@@ -171,7 +170,7 @@ bool release(void *pointer) {
     if (allocation == nullptr) {
         return false;
     }
-    // Its addresses stay reserved, so that a use after free is found too, unless another allocation takes them.
+    // Its addresses stay reserved, so that a use after free is found, unless another allocation takes them.
     allocation->live = false;
     checker.released(allocation->start);
     mmap(allocation->reserve, allocation->reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
@@ -190,7 +189,7 @@ const Allocation *find_allocation(const void *address) {
     return address < candidate.reserve + candidate.reserved ? &candidate : nullptr;
 }
 
-// What is given back: the pages between the two reserved ranges of addresses.
+// Gives back an allocation's pages, those between the two reserved ranges of addresses.
 void give_back(void *pointer) {
     const std::lock_guard<std::mutex> lock(registry().mutex);
     Allocation *const allocation = starting_at(pointer);
@@ -373,14 +372,14 @@ extern "C" void fattn_probe_written_before(const void *start, size_t bytes) {
     simt::checker.written_before(start, bytes);
 }
 
-// Fills the beginning of an allocation with `period` bytes, again and again, at the cost of one period: pages repeat,
-// until a kernel writes them. Returns false if the pages cannot repeat: then nothing is filled, or a part.
+// Fills the beginning of an allocation with repetitions of `period` bytes, at the cost of one period: pages are shared
+// until a kernel writes them. Returns false if pages cannot be shared; then only part of it, or nothing, is filled.
 extern "C" bool fattn_probe_repeat(void *start, size_t bytes, const void *data, size_t period) {
     simt::checker.written(start, nullptr, bytes);
     return simt::repeat(static_cast<char *>(start), bytes, static_cast<const char *>(data), period);
 }
 
-// Upstream's memory pool takes a buffer back, and hands it out (rewrite_pool.py).
+// Upstream's memory pool takes a buffer back, and later hands it out again (rewrite_pool.py).
 void simt_give_back(void *pointer) { simt::give_back(pointer); }
 void *simt_hand_out(void *pointer) {
     simt::hand_out(pointer);

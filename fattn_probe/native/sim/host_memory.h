@@ -12,17 +12,17 @@ void *map_pages(size_t bytes);
 void protect_pages(void *address, size_t bytes);
 
 // cudaMalloc: each allocation lies alone in a large unmapped range of addresses, and ends at a page boundary as nearly
-// as CUDA's 256-byte alignment allows. So an access outside of it faults, however far outside.
+// as CUDA's 256-byte alignment allows. An access outside of it therefore faults, however far outside.
 void *allocate(size_t bytes);
 bool release(void *pointer);
 
-// A memory pool takes an allocation back, for which an access is a fault from then on, and hands it out again: then it
-// holds NaN like a fresh one. Both do nothing to memory that is no allocation.
+// A memory pool takes back an allocation, so that accesses are faults from then on, or hands it out again, filled with
+// NaN like a fresh one. Neither does anything to memory that is not an allocation.
 void give_back(void *pointer);
 void hand_out(void *pointer);
 
-// Fills the beginning of an allocation with `period` bytes, a multiple of the page size, again and again, by mapping
-// the same pages: 10 GB cost as much memory as one period. False if that fails.
+// Fills the beginning of an allocation with repetitions of `period` bytes (a multiple of the page size) by mapping the
+// same pages: 10 GB then take no more memory than one period. False if that fails.
 bool repeat(char *start, size_t bytes, const char *data, size_t period);
 
 struct Allocation {
@@ -46,7 +46,7 @@ struct Allocation {
 // The allocation whose reserved range contains an address; nullptr if none.
 const Allocation *find_allocation(const void *address);
 
-// cudaMallocManaged: memory that is advised about and prefetched.
+// cudaMallocManaged: memory that accepts advice and prefetching.
 void make_managed(void *start);
 bool is_managed(const void *start, size_t bytes); // all of these bytes
 
@@ -55,8 +55,8 @@ void pin(void *pointer, size_t bytes);
 bool unpin(void *pointer);                      // whether it was pinned
 const char *end_of_pinned(const char *address); // of the pinned memory that an address lies in; nullptr if in none
 
-// What kernels have allocated by new and malloc, which is the host's memory here. Behind each block lie
-// `heap_guard_bytes` that belong to none. Blocks that are freed are kept for a while, so that their use is found.
+// Memory that kernels allocate with new and malloc, on the host's heap here. `heap_guard_bytes` that belong to no block
+// follow each block. Freed blocks are kept for a while, so that their use is found.
 constexpr size_t heap_guard_bytes = 64;
 struct HeapBlock {
     char *start = nullptr; // nullptr: none
@@ -64,14 +64,14 @@ struct HeapBlock {
     bool live = true;
 };
 void *allocate_in_heap(size_t bytes);
-bool free_in_heap(void *start);               // whether it is a block that is live
-HeapBlock heap_block_at(const char *address); // in which, or just beside which, an address lies
+bool free_in_heap(void *start);               // whether it is a live block
+HeapBlock heap_block_at(const char *address); // the block that contains an address or is next to it
 std::string name_heap_byte(const HeapBlock &block, const char *address); // "at byte 44 of a block of ..."
 
-// Whether an address lies in memory that the host can access and a GPU cannot. Not a module's: constants lie there.
+// Whether an address is in memory that the host can access and a GPU cannot; not in a module, which has constants.
 bool is_host_memory(const void *address);
 
-// The kind of a faulting access: "use-after-free", also of what a memory pool has back, or "out-of-bounds".
+// The kind of a faulting access: "use-after-free" (also for memory given back to a pool) or "out-of-bounds".
 const char *kind_of_fault(const void *address);
 
 // "byte 1800 of K (allocation 3)", of an address in a live allocation.
@@ -80,7 +80,7 @@ std::string name_byte(const void *address);
 // "global memory is accessed at byte 1800 of K (allocation 3), which has 1792 bytes".
 std::string describe_fault(const void *address);
 
-// While this object lives, denormal float32 are zero if it says so, as in device code (-use_fast_math sets -ftz=true).
+// While this object exists, denormal float32 are flushed to zero if requested, as in device code (-ftz=true).
 class FlushDenormals {
   public:
     explicit FlushDenormals(bool flush);

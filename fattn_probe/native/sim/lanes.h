@@ -14,7 +14,7 @@ constexpr int warp_size = SIMT_WARP;
 using LaneMask = std::conditional_t<warp_size == 64, uint64_t, uint32_t>;
 constexpr LaneMask full_mask = ~LaneMask{0};
 
-// An AMD wave is at a barrier with those of its lanes that are left: s_barrier counts waves, whatever their lanes.
+// An AMD wave reaches a barrier with its remaining lanes: s_barrier counts waves, not lanes.
 #if defined(SIMT_AMD)
 constexpr bool lanes_leave_barriers = true;
 #else

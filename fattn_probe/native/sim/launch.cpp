@@ -202,7 +202,7 @@ class Pool {
 
     Progress progress_;
     const Selection *selection_ = nullptr;
-    std::vector<std::atomic<uint64_t>> running_; // the turn that each host thread has, the caller's first
+    std::vector<std::atomic<uint64_t>> running_; // the current turn of each host thread, the caller's first
     std::vector<std::thread> threads_;
     std::mutex mutex_;
     std::condition_variable start_, finished_;
@@ -243,7 +243,7 @@ void record(const Launch &launch, unsigned order) {
                   ",\"max_blocks_per_sm\":" + std::to_string(blocks) + "}\n");
 }
 
-// Notes a launch that is refused, as a finding; a program may not look at its error.
+// Notes a refused launch as a finding, because a program may ignore its error.
 void note_refusal(const Launch &launch, const Refusal &refused) {
     static std::atomic<int> left{20};
     if (!environment().program || environment().launches.empty() || left-- <= 0) {
@@ -269,7 +269,7 @@ cudaError_t last_error() { return error_of_this_thread; }
 cudaError_t set_last_error(cudaError_t error) { return error_of_this_thread = error; }
 
 bool is_programmatic(const cudaLaunchConfig_t &config) {
-    constexpr int hopper = 9; // older GPUs take no notice
+    constexpr int hopper = 9; // older GPUs ignore it
     return device_properties().major >= hopper &&
            std::any_of(config.attrs, config.attrs + config.numAttrs, [](const cudaLaunchAttribute &attribute) {
                return attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization &&
@@ -287,7 +287,7 @@ cudaError_t execute(const Launch &launch) {
         return set_last_error(refused.error);
     }
     if (environment().program) {
-        fflush(stdout); // what the program has printed stays, if the launch does not end
+        fflush(stdout); // keeps the program's output if the launch never ends
     }
     // Backends on several host threads (test-backend-ops -j) take turns, like kernels on one GPU's default stream.
     static std::mutex turn;

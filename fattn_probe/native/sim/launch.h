@@ -61,7 +61,7 @@ struct Launch {
 cudaError_t execute(const Launch &launch);
 cudaError_t last_error();
 cudaError_t set_last_error(cudaError_t error); // returns it
-// What a call returns: an error becomes the last one, which a success does not change.
+// The return value of a call: an error becomes the last error; a success does not change it.
 inline cudaError_t success_if(bool good, cudaError_t error) { return good ? cudaSuccess : set_last_error(error); }
 
 // Ends the process with the fault of a block, as JSON, when no block before it runs any more; where blocks run
@@ -76,10 +76,10 @@ template <class Call> Description description_of(const Call &call) {
     return description;
 }
 
-// Notes in the launch records that the program has asked how long something took: it gets the host's time.
+// Notes in the launch records that the program asked for an elapsed time, and got the host's time.
 void note_host_time();
 
-// Ends the process: a pointer argument that a kernel could not follow on a GPU.
+// Ends the process because of a pointer argument that a kernel could not dereference on a GPU.
 [[noreturn]] void report_host_argument(const Description &kernel, int number);
 bool is_host_memory(const void *address);
 
@@ -132,7 +132,7 @@ cudaError_t occupancy(int *blocks, void (*kernel)(Parameters...), int threads, s
     return occupancy_of(blocks, description_of_kernel(kernel), threads, shared);
 }
 
-// A pointer without its type gives only the device's part (upstream reads ptxVersion).
+// For an untyped pointer, only the device's attributes are filled in (upstream reads ptxVersion).
 inline cudaError_t function_attributes(cudaFuncAttributes *attributes, const void *) {
     return attributes_of(attributes, {});
 }

@@ -35,7 +35,7 @@ template <class T> const T *map_table(const char *name, size_t entries) {
     return static_cast<const T *>(pages);
 }
 
-// How far the hardware is from the correctly rounded result, in units of the last place: -1, 0 or 1 for each of the
+// The hardware's deviation from the correctly rounded result, in units of the last place: -1, 0 or 1 for each of the
 // 2^23 significands, packed in two bits each, so that the table fits into a core's cache.
 class Corrections {
   public:
@@ -52,10 +52,10 @@ class Corrections {
 
 // ex2.approx of 0 <= f < 1, f = fraction / 2^23, in units of 2^-23.
 //
-// What the hardware returns is the exact power plus a bound that hardly changes from one f to the next, cut to an
-// integer. The bound is known to a few hundredths in each of 1024 ranges of f (run/simulator.py, ex2_bounds). So the
-// table is needed only where the sum comes that close to an integer: for one f in seven, and the table is much larger
-// than what a core's caches leave for it.
+// The hardware returns the exact power plus an offset that hardly changes from one f to the next, truncated to an
+// integer. The offset is known to a few hundredths in each of 1024 ranges of f (run/simulator.py, ex2_bounds). So the
+// table, which is too large for a core's caches, is needed only where the sum is that close to an integer: for one f in
+// seven.
 class Powers {
   public:
     Powers() {
@@ -89,7 +89,7 @@ class Powers {
 
     struct Range {
         double power;
-        float middle, margin; // of the bound
+        float middle, margin; // of the offset
     };
 
     Range ranges_[steps + 1];
@@ -98,7 +98,7 @@ class Powers {
 
 std::atomic<const Powers *> powers{nullptr};
 
-// What is rare, apart from what every exponential needs.
+// Rarely called, so kept out of the code that every exponential runs.
 __attribute__((noinline)) const Powers *make_powers() {
     static const Powers once;
     powers = &once;
@@ -109,7 +109,7 @@ __attribute__((noinline)) float ex2_of_extreme(float x) { return x != x ? x : x 
 } // namespace
 
 float ex2_approx(float x) {
-    if (x == 0.0f) { // mostly: of a maximum less itself
+    if (x == 0.0f) { // the most common case: a maximum minus itself
         return 1.0f;
     }
     if (__builtin_expect(!(x >= -126.0f && x < 128.0f), 0)) {
@@ -119,7 +119,7 @@ float ex2_approx(float x) {
     if (__builtin_expect(table == nullptr, 0)) {
         table = make_powers();
     }
-    // Truncated toward zero to a multiple of 2^-23. Of a negative number the fraction is complemented bit by bit.
+    // Truncated toward zero to a multiple of 2^-23. For a negative number, the fraction is complemented bit by bit.
     auto fixed = static_cast<int32_t>(x * (1 << significand_bits));
     fixed -= fixed < 0 && (fixed & static_cast<int32_t>(fraction_mask)) != 0;
     const auto bits = static_cast<uint32_t>(fixed);
@@ -164,8 +164,8 @@ float lg2_approx(float x) {
     return std::fabs(static_cast<double>(rounded)) > std::fabs(sum) ? std::nextafter(rounded, 0.0f) : rounded;
 }
 
-// The table holds the results of 2^-8 <= x < 2^3, each binade at as many leading bits as it has here; below, the result
-// is x, above, 1.
+// The table has the results for 2^-8 <= x < 2^3, indexed by this many leading bits in each binade; below, the result is
+// x, and above, 1.
 float tanh_approx(float x) {
     constexpr int bits_of[] = {17, 17, 17, 18, 18, 19, 19, 19, 20, 21, 20};
     constexpr int binades = sizeof(bits_of) / sizeof(bits_of[0]);

@@ -1,5 +1,5 @@
-// The special functions of device code under -use_fast_math: the hardware's approximations, bit for bit where they
-// were measured (data/README.md), correctly rounded where not. On AMD's GPUs: amd/functions.h.
+// The special functions of device code under -use_fast_math: the hardware's approximations, bit for bit if measured
+// (data/README.md), otherwise correctly rounded. For AMD GPUs, see amd/functions.h.
 #pragma once
 
 #if defined(SIMT_AMD)
@@ -9,8 +9,8 @@
 
 #include <type_traits>
 
-// Whether an expression is constant in its template instance. As a template argument, g++ decides that where it stands:
-// later, inside `if (mask)`, `mask` counts as known.
+// Whether an expression is constant in its template instance. In a template argument, g++ decides this at that point;
+// later, inside `if (mask)`, it would treat `mask` as known.
 #define SIMT_IS_CONSTANT(...) std::bool_constant<(__builtin_constant_p(__VA_ARGS__))>::value
 
 namespace simt {
@@ -30,7 +30,7 @@ inline float log10f(float x) { return lg2_approx(x) * 0.3010299956639812f; }
 inline float powf(float x, float y) { return ex2_approx(y * lg2_approx(x)); }
 inline float tanhf(float x) { return tanh_approx(x); }
 #endif
-// Of a number and a NaN the number, as max.f32 and min.f32; inline, where libm's are calls.
+// Of a number and a NaN, return the number, like max.f32 and min.f32; inline, unlike libm's functions.
 inline float fmaxf(float a, float b) { return a < b || a != a ? b : a; }
 inline float fminf(float a, float b) { return a > b || a != a ? b : a; }
 float sinf(float x);
@@ -51,7 +51,7 @@ template <typename T, typename A, typename B> inline T add(T sum, A a, B b) {
         return sum + a * b;
     }
 }
-// The same where `sum` may be the product left*right of an earlier statement. Of two products LLVM fuses the first
+// The same if `sum` may be the product left*right of an earlier statement. Of two products, LLVM fuses the first
 // (build/rewrite_products.py).
 template <typename T, typename A, typename B> inline T add(bool is_product, T left, T right, T sum, A a, B b) {
     if constexpr (std::is_same_v<T, float>) {

@@ -1,5 +1,5 @@
-// Faults behind switches (fattn_probe/lab/detect/mutants.py): one of them is on. A run without one notes those that it
-// reaches, and of these the ones that would have changed something.
+// Faults behind switches (fattn_probe/lab/detect/mutants.py), of which one may be on. A run without a fault notes the
+// faults that it reaches, and those that would have changed a value.
 //
 // Only kernels of a build with such faults include this (build/flags.py); no other build has a switch.
 #pragma once
@@ -36,26 +36,26 @@ inline bool felt_mutants[MOST_MUTANTS];
     return number == active_mutant;
 }
 
-// Whether a mutant is yet to be seen to change a value.
+// Whether a mutant has not yet been seen to change a value.
 [[gnu::always_inline]] inline bool unknown(int number) {
     check_mutant(number);
     return active_mutant == 0 && !felt_mutants[number];
 }
 
-// Whether two values have other bits; two of different types are converted as `?:` does.
+// Whether two values differ in their bits; values of different types are converted as by `?:`.
 template <typename A, typename B> bool differ(A a, B b) {
     using Both = std::decay_t<decltype(true ? a : b)>;
     const Both both[] = {static_cast<Both>(a), static_cast<Both>(b)};
     return std::memcmp(&both[0], &both[1], sizeof(Both)) != 0;
 }
 
-// A float that lost its bits beyond f16's; of other types there is none, so that such a mutant does not compile.
+// A float rounded to f16; not defined for other types, so such a mutant does not compile.
 template <typename T, std::enable_if_t<std::is_same<T, float>::value, int> = 0> float through_half(T value) {
     return float_of_half(half_of_float(value));
 }
 
-// When a process without a mutant ends, writes those that it reached to the file FATTN_PROBE_REACHED: `7 1` is felt,
-// `7 0` gave no other value.
+// When a process without a mutant ends, writes those that it reached to the file FATTN_PROBE_REACHED: `7 1` changed a
+// value, `7 0` did not.
 struct Reached {
     ~Reached() {
         const char *path = active_mutant == 0 ? std::getenv("FATTN_PROBE_REACHED") : nullptr;

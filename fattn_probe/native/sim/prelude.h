@@ -1,8 +1,8 @@
 // Included before the first line of every CUDA source that is compiled as C++ for the simulated GPU.
 //
-// It reads CUDA's own headers in host mode first. After that CUDA's keywords are empty macros, the device's built-ins
-// are functions of namespace simt, and __CUDA_ARCH__ is the simulated device's, so that the sources choose its code
-// path.
+// It reads CUDA's own headers in host mode first. After that, CUDA's keywords are empty macros, the device's builtins
+// are functions of namespace simt, and __CUDA_ARCH__ is that of the simulated device, so that the sources choose its
+// code path.
 #pragma once
 
 // Headers of the C++ library use names that are macros below, so they come first: those that ggml's own headers read.
@@ -83,7 +83,7 @@
 // also members of cudaLaunchConfig_t.
 #if defined(SIMT_CHECK) || defined(SIMT_COUNT)
 namespace simt {
-// A copy: it stays the same as long as the thread runs, and the checker need not see it.
+// A copy: it does not change while the thread runs, and the checker need not see it.
 __attribute__((const)) SIMT_UNCHECKED inline uint3 thread_idx() { return self->thread_idx; }
 } // namespace simt
 #define threadIdx (simt::thread_idx())
@@ -126,6 +126,6 @@ using simt::gridDim;
 #endif
 #endif
 
-// Programmatic dependent launch: kernels of a stream run one after the other here, so only the checker takes notice.
+// Programmatic dependent launch: kernels of a stream run one after the other here, so this matters only to the checker.
 #define cudaGridDependencySynchronize() simt::wait_for_kernels()
 #define cudaTriggerProgrammaticLaunchCompletion() simt::trigger_dependents()

@@ -1,6 +1,6 @@
 // The PTX instructions of the attention kernels, as functions: the rewriter turns `asm("mnemonic ..." : outs : ins)`
-// into `simt::ptx::mnemonic(outs, ins)`, and an instruction that is not here into a call that aborts with its name.
-// Semantics: PTX ISA, "Warp-level matrix instructions" and "Data movement instructions".
+// into `simt::ptx::mnemonic(outs, ins)`, and an unknown instruction into a call that aborts with its name. Semantics:
+// PTX ISA, "Warp-level matrix instructions" and "Data movement instructions".
 #pragma once
 
 #include "ahead.h"
@@ -21,17 +21,17 @@ namespace simt {
 uint32_t shared_address(const void *pointer);
 void *shared_pointer(uint32_t address);
 
-// One lane's copy of 4, 8 or 16 bytes to shared memory, of which it reads the first ones and fills the others with 0.
-// Under an adversarial schedule it lands only at the wait.
+// One lane's copy of 4, 8 or 16 bytes to shared memory: `read` bytes are read, the others become 0. Under an
+// adversarial schedule, they arrive only at the wait.
 void copy_async(void *to, const void *from, size_t bytes, size_t read);
 __attribute__((always_inline)) inline void copy_async(void *to, const void *from, size_t bytes = 16) {
     copy_async(to, from, bytes, bytes);
 }
-void commit_copies();                // since the last commit: a group
+void commit_copies();                // the copies since the last commit become a group
 void wait_for_copies();              // all
 void wait_for_copies(uint32_t left); // all but the last groups
 
-// For the checker: memory that an instruction, not compiled code, touches. Does nothing unless checking is compiled in.
+// For the checker: memory accessed by an instruction, not by compiled code. Does nothing without the checker.
 void note_read(const void *address, size_t bytes);
 void note_write(const void *address, size_t bytes);
 
@@ -53,7 +53,7 @@ void load_matrices(const void *const *addresses, int tiles, bool transposed, uin
 
 void report_ldmatrix_address();
 
-// What the running lane loads: a bad address is found in this lane.
+// Reads the running lane's row, so that a bad address is found in this lane.
 SIMT_PART inline void probe_row(const void *address) {
     if (__builtin_expect(reinterpret_cast<uintptr_t>(address) % 16 != 0, 0)) {
         report_ldmatrix_address();
@@ -134,7 +134,7 @@ template <class T, class U> SIMT_UNCHECKED void movmatrix_sync_aligned_m8n8_tran
     set_word(result, registers.out[0][self->lane]);
 }
 
-// A matrix instruction: the registers of C, which become those of D, then `as` of A and `bs` of B.
+// A matrix instruction: the registers of C, which become D, then `as` registers of A and `bs` of B.
 template <uint8_t as, uint8_t bs, class... Ts>
 SIMT_UNCHECKED void matrix_instruction(const char *name, MatrixWork work, Ts &...operands) {
     note_site();

@@ -1,4 +1,4 @@
-// PTX instructions that llama.cpp's attention kernels do not use. An immediate or a special register of the text is
+// PTX instructions that llama.cpp's attention kernels do not use. An immediate or a special register in the text is
 // part of the function's name: `cp.async.wait_group 1;` is cp_async_wait_group_1 (build/rewrite_asm.py).
 #pragma once
 
@@ -8,7 +8,7 @@
 namespace simt {
 namespace ptx {
 
-// C and D in registers of their own: the instruction that has one set of registers for both, on a copy.
+// C and D in separate registers: runs the instruction with one set of registers for both on a copy.
 template <class D, class A, class B, class C>
 SIMT_PART void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
                                                                  const A &a2, const A &a3, const B &b0, const B &b1,
@@ -49,7 +49,7 @@ SIMT_PART void mma_sync_aligned_m16n8k16_row_col_f16_f16_f16_f16(D &d0, D &d1, c
     d0 = c[0], d1 = c[1];
 }
 
-// The bytes that are written and, behind them, those that are read: fewer if the rest is to be 0.
+// The number of bytes written and, after it, the number read; the rest become 0.
 inline void copy_some(uint32_t shared, const void *global, int bytes) {
     copy_async(shared_pointer(shared), global, static_cast<size_t>(bytes));
 }

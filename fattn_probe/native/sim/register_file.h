@@ -1,5 +1,5 @@
 // The registers that a loop of matrix instructions uses, [register][lane]: fetched from the lanes' stacks once, and
-// brought back once (ahead.h).
+// written back once (ahead.h).
 #pragma once
 
 #include "warp.h"
@@ -11,8 +11,8 @@
 
 namespace simt {
 
-// Its rows are the words of a lane's stack, so that registers which are neighbours there are neighbours here, and a
-// fragment can be used where it is. Only the pages of rows in use take memory.
+// Its rows are the words of a lane's stack, so neighbouring registers stay neighbours, and a fragment can be used in
+// place. Only the pages of rows in use take memory.
 class RegisterFile {
   public:
     using Row = LaneWords;

@@ -46,7 +46,7 @@ const Selection *next_selection(dim3 grid) {
 
 } // namespace simt
 
-// Of the next launch, of those without a selection, only these blocks run: `count` ranges, as pairs of first and stop.
+// In the next launch without a selection, only these blocks run: `count` ranges, as pairs of first and stop.
 extern "C" void fattn_probe_select_blocks(const uint32_t *grid, const uint64_t *ranges, size_t count) {
     simt::selections.emplace_back(dim3(grid[0], grid[1], grid[2]), ranges, count);
 }

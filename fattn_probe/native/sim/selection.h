@@ -1,6 +1,6 @@
 // Blocks that the following launches run; the others are skipped.
 //
-// A program chooses them for each launch in turn, before the first one. The simulator does not ask what for.
+// A program chooses them for each launch in turn, before the first launch.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ class Selection {
     std::vector<uint64_t> before_; // blocks in earlier ranges; at the end, in all
 };
 
-// The next launch's selection; nullptr if all its blocks run. Ends the process if the launch has another grid than the
-// one that was chosen from.
+// The next launch's selection; nullptr if all its blocks run. Ends the process if the launch's grid differs from the
+// one that the blocks were chosen from.
 const Selection *next_selection(dim3 grid);
 
 } // namespace simt

@@ -11,8 +11,8 @@
 
 namespace simt {
 
-// A shuffle reads a lane that does not take part, so the value is undefined: one that the block's size does not give
-// this warp, that has returned, or that the mask does not name. Returns only for a scout, whose other lanes do not run.
+// Reports a shuffle that reads a lane which does not take part, so that the value is undefined: it does not exist in
+// this block, has returned, or is not in the mask. Returns only for a scout, whose other lanes do not run.
 void report_missing_lane(const char *instruction, int lane);
 
 // The value of `value` in lane `source(lane)`, copied word by word.
@@ -46,12 +46,12 @@ template <class T, class Source> SIMT_UNCHECKED T exchange(LaneMask mask, T valu
     return value;
 }
 
-// That each step finds its partner among these lanes.
+// Checks that each step finds its partner among these lanes.
 void check_butterfly(LaneMask lanes, int offset, int width);
 
-// What a loop of xor shuffles makes of the lanes' values: `value = operation(value, __shfl_xor_sync(mask, value,
-// offset, width))` for `offset`, half of it, and so on down to 1, the lanes' values being exchanged between one and the
-// next. In one warp instruction, for all lanes at once (llama/build/rewrite_ahead.py).
+// The result of a loop of xor shuffles on the lanes' values: `value = operation(value, __shfl_xor_sync(mask, value,
+// offset, width))` for `offset`, half of it, and so on down to 1, as one warp instruction for all lanes
+// (llama/build/rewrite_ahead.py).
 template <class T, class Operation>
 SIMT_UNCHECKED T butterfly(LaneMask mask, T value, int offset, int width, Operation operation) {
     note_site();

@@ -51,8 +51,8 @@ void *program_counter(const void *context) {
 #endif
 }
 
-// What a handler notes of a fault. The interrupted code may hold a lock, malloc's for example, so the handler neither
-// allocates nor locks: it has the thread go on in `report_crash`, on a stack of its own, when the handler has returned.
+// A handler's notes on a fault. The interrupted code may hold a lock, for example malloc's, so the handler neither
+// allocates nor locks: after its return, the thread continues in `report_crash`, on a separate stack.
 struct Crash {
     const void *address;
     void *pc;
@@ -79,8 +79,8 @@ void note_frames() {
     }
 }
 
-// The report of a finding has crashed: it begins again on this stack, at first with the frames of the crash, which has
-// come to the same place of the kernel, then without any.
+// Called when the report of a finding has crashed: it starts again on this stack, first with the frames of the crash,
+// which reached the same place of the kernel, then without frames.
 [[noreturn]] void report_again() {
     constexpr int most = 2;
     if (++report_in_progress.crashes > most) {
@@ -128,8 +128,8 @@ bool are_of_one_module(const void *a, const void *b) {
     return dladdr(a, &first) != 0 && dladdr(b, &second) != 0 && first.dli_fbase == second.dli_fbase;
 }
 
-// A library's function needs more of the stack than the kernel has left, mostly for a report. It may hold a lock that
-// the report of an overflow needs, so it gets some room, once.
+// Whether a library function may continue that needs more stack than the kernel has left, usually for a report. It may
+// hold a lock that the report of an overflow needs, so it gets some room, once.
 bool can_go_on(const void *pc, const void *address) {
     const bool of_kernel = are_of_one_module(pc, reinterpret_cast<const void *>(worker->launch->run));
     return (!of_kernel || report_in_progress.finding != nullptr) && worker->give_room_at(address);
@@ -142,7 +142,7 @@ void on_signal(int number, siginfo_t *info, void *context) {
         sigaction(number, number == SIGSEGV ? &previous_segv : &previous_bus, nullptr);
         return; // the faulting instruction runs again, and ends the process as without this handler
     }
-    if (crash.noting) { // the place of the crash has to do
+    if (crash.noting) { // only the place of the crash is known
         crash.noting = false;
         crash.frames[0] = crash.pc;
         crash.last = crash.frames + 1;

@@ -1,5 +1,5 @@
 #pragma once
-// What AddressSanitizer must be told about the stacks of fibers; nothing without it.
+// Informs AddressSanitizer about the stacks of fibers; does nothing without it.
 
 #include <cstddef>
 
@@ -12,7 +12,7 @@ namespace simt {
 
 #if defined(__SANITIZE_ADDRESS__)
 
-// As long as this exists, another stack is in use.
+// While this object exists, another stack is in use.
 class OtherStack {
   public:
     OtherStack(const char *stack, size_t bytes) { __sanitizer_start_switch_fiber(&fake_stack_, stack, bytes); }
@@ -24,7 +24,7 @@ class OtherStack {
     void *fake_stack_ = nullptr;
 };
 
-// On a stack that is used for the first time since it was unmarked.
+// Called on a stack on its first use since it was unmarked.
 inline void begin_stack() { __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr); }
 // The functions on this stack will not be returned to; the host thread's own is in use again.
 inline void leave_stack() {
@@ -37,7 +37,7 @@ inline void leave_stack() {
     }
     __sanitizer_start_switch_fiber(nullptr, start, bytes);
 }
-// The running thread has come to another stack unseen.
+// The running thread has switched stacks without telling AddressSanitizer.
 inline void enter_stack(const char *stack, size_t bytes) {
     __sanitizer_start_switch_fiber(nullptr, stack, bytes);
     begin_stack();

@@ -1,5 +1,5 @@
-// The streams and events of a program: a handle that was never made, or is destroyed, is refused as CUDA refuses it.
-// Everything is synchronous, so only the checker asks what they order (check_order.h).
+// The streams and events of a program: a handle that was never created, or is destroyed, is refused as in CUDA.
+// Everything is synchronous, so their order matters only to the checker (check_order.h).
 #pragma once
 
 #include <cuda_runtime_api.h>

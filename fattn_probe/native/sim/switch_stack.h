@@ -1,11 +1,11 @@
 // The only assembly: saves the callee-saved registers on the current stack and switches to another.
 #pragma once
 
-// Stores the stack pointer at `*save`, and continues where `resume` was stored, with the result false: so a function
-// whose last call this is ends where it switches, and the other stack's goes on in its caller.
+// Stores the stack pointer at `*save`, and continues where `resume` was stored, returning false. A function that ends
+// with this call therefore ends at the switch, and the other stack continues in its caller.
 //
-// It jumps there instead of returning: a processor expects a return to the last caller, but the lanes of a warp go on
-// behind different calls. Mostly it is where the lane before went on, which is what a processor expects of a jump.
+// It jumps instead of returning: a processor predicts a return to the last caller, but the lanes of a warp continue
+// after different calls. The target is usually where the previous lane continued, as a processor predicts for a jump.
 extern "C" bool simt_switch_stack(void **save, void *resume);
 
 namespace simt {

@@ -58,7 +58,7 @@ void add_guard(const void *start, size_t bytes) { add({static_cast<const char *>
 
 SymbolAccess check_symbols(const char *address, size_t bytes) {
     constexpr uintptr_t page = ~uintptr_t{4095};
-    constexpr ptrdiff_t alignment = 64; // between a variable and a guard there may be as many bytes that are neither
+    constexpr ptrdiff_t alignment = 64; // up to this many bytes may lie between a variable and a guard
     const auto end = ranges().end();
     const auto after = std::upper_bound(ranges().begin(), end, address,
                                         [](const char *one, const Range &range) { return one < range.start; });

@@ -1,5 +1,5 @@
-// __device__, __constant__ and __managed__ variables of a whole program, for the checker: where they lie, and memory
-// beside them that belongs to none.
+// __device__, __constant__ and __managed__ variables of a whole program, for the checker: their addresses, and the
+// memory beside them that belongs to none.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ void add_guard(const void *start, size_t bytes);
 
 enum class SymbolAccess { elsewhere, near_by, within };
 
-// How an access lies to the variables; one to a guard is reported. Near by: on a page with a variable or a guard.
+// An access relative to the variables; one to a guard is reported. Near by: on a page with a variable or a guard.
 SymbolAccess check_symbols(const char *address, size_t bytes);
 
 } // namespace simt

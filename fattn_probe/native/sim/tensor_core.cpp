@@ -10,7 +10,7 @@
 namespace simt {
 namespace {
 
-// A factor's value, and the power of two by which its products are aligned: that of its exponent field, 0 for a zero.
+// A factor's value, and the power of two that aligns its products: that of its exponent field, 0 for a zero.
 struct Factors {
     Floats value;
     Floats power;
@@ -61,7 +61,7 @@ struct Operands {
     }
 };
 
-// One group of products and the accumulator, aligned and truncated to integers; times `unit` they are what was meant.
+// One group of products and the accumulator, aligned and truncated to integers; multiply by `unit` for the values.
 struct Aligned {
     Ints sum[2]; // two, so that 17 terms below 2^27 cannot overflow
     Floats unit;
@@ -91,8 +91,8 @@ Aligned align(const Operands &operands, int row, int first, Floats c) {
     return aligned;
 }
 
-// Toward zero to 24 bits. `sticky` keeps a trace of what was cut in the last bit, so that rounding to f16 afterwards
-// comes out as one rounding of the exact sum.
+// Truncates toward zero to 24 bits. `sticky` keeps a trace of the cut bits in the last bit, so that rounding to f16
+// afterwards equals one rounding of the exact sum.
 HalfOfFloats truncate(Doubles exact, bool sticky) {
     Longs bits = as<Longs>(exact);
     if (sticky) {
@@ -112,7 +112,7 @@ Floats sum_of(const Aligned &aligned, Floats c, bool sticky) {
     return aligned.no_product ? c : result;
 }
 
-// Infinities and NaNs spread as in any sum of products.
+// Infinities and NaNs propagate as in any sum of products.
 Floats plain_row(const Operands &operands, int row, int K, Floats c) {
     for (int k = 0; k < K; k++) {
         c += operands.a[row][k / 8][k % 8] * operands.b[k];
@@ -160,7 +160,7 @@ bool use_avx512() {
     return use;
 }
 
-// Where an element of C and D lies.
+// The position of an element of C and D.
 struct Place {
     int number, lane;
 };

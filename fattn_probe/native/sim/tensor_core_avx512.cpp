@@ -18,10 +18,10 @@
 namespace simt {
 namespace {
 
-// An exponent that no sum with another makes a product's: the factor is zero.
+// The exponent of a zero factor: added to any other, it is below every product's exponent.
 constexpr char no_factor = -64;
 
-// Indices that transpose 8x8 halves: element 8*i + j of the result is element 8*j + i. The same for the way back.
+// Indices that transpose 8x8 halves: element 8*i + j of the result is element 8*j + i. The inverse is the same.
 alignas(64) constexpr uint16_t transposed[64] = {0, 8,  16, 24, 32, 40, 48, 56, 1, 9,  17, 25, 33, 41, 49, 57,
                                                  2, 10, 18, 26, 34, 42, 50, 58, 3, 11, 19, 27, 35, 43, 51, 59,
                                                  4, 12, 20, 28, 36, 44, 52, 60, 5, 13, 21, 29, 37, 45, 53, 61,

@@ -13,10 +13,10 @@ constexpr int group = 16, extra = 2;
 #elif SIMT_ARCH >= 800
 constexpr int group = 8, extra = 1;
 #else
-constexpr int group = 4, extra = 0; // Volta; Turing is taken to be the same
+constexpr int group = 4, extra = 0; // Volta; Turing is assumed to be the same
 #endif
 
-// Whether this processor has what the functions below need (AVX-512 F, BW, VL, DQ).
+// Whether this processor has the instructions that the functions below need (AVX-512 F, BW, VL, DQ).
 bool has_avx512();
 
 // As the functions of tensor_core.h. False, with nothing written, where an operand is an infinity or a NaN.

@@ -1,4 +1,4 @@
-// What a CUDA thread is here: a fiber, in a warp, in a block, run by one worker of the host.
+// A simulated CUDA thread: a fiber in a warp of a block, run by one host worker.
 #pragma once
 
 #include "lanes.h"
@@ -13,7 +13,7 @@ namespace simt {
 
 struct Warp;
 
-// Why a fiber does not run.
+// The reason why a fiber does not run.
 enum class Wait : uint8_t { none, warp, convergence, block, done };
 
 // How a fiber passes a loop of matrix instructions (ahead.h): in step with its warp; as the first, which records them;
@@ -70,15 +70,15 @@ void sync_block(const char *file, int line);
 // __trap(): ends the case with a finding.
 [[noreturn]] void trap(const char *file = __builtin_FILE(), int line = __builtin_LINE());
 
-// An instruction, of PTX or of AMD, that the simulator does not know: ends the case, naming it.
+// Ends the case, naming a PTX or AMD instruction that the simulator does not know.
 [[noreturn]] void unknown_ptx(const char *mnemonic, const char *file, int line);
 
-// Something of CUDA that the simulator does not have: ends the case, naming it.
+// Ends the case, naming a CUDA feature that the simulator does not have.
 [[noreturn]] void report_unsupported(const char *what, const char *file, int line);
 
 // static_assert of HIP's device code, as a function: it is checked where it is reached. g++ before 13 refuses one that
-// fails in a branch of `if constexpr` that is not taken (CWG 2518); clang does not, and llama.cpp has such for waves of
-// 64.
+// fails in a branch of `if constexpr` that is not taken (CWG 2518); clang does not, and llama.cpp has such branches for
+// waves of 64.
 constexpr void assert_constant(bool holds, const char *message = "static_assert", const char *file = __builtin_FILE(),
                                int line = __builtin_LINE()) {
     if (!holds) {

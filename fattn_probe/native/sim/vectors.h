@@ -1,5 +1,5 @@
-// Vectors of 8 numbers, as wide as AVX2's, and what they and single numbers have in common. g++ compares and chooses
-// between the elements of wider ones one by one.
+// Vectors of 8 numbers, as wide as AVX2's, and functions for these and for single numbers. In wider vectors, g++
+// compares and selects elements one by one.
 #pragma once
 
 #include "half_bits.h"

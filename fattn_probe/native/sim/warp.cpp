@@ -21,7 +21,7 @@ std::string returned(const Fiber &fiber, const char *instruction) {
 
 namespace {
 
-// What may be wrong where the running lane arrives.
+// Checks for faults when the running lane arrives.
 __attribute__((noinline)) void check_arrival(Warp &warp, const char *instruction) {
     if (warp.arrived == 0) {
         warp.instruction = instruction;
@@ -41,7 +41,7 @@ __attribute__((noinline)) void check_arrival(Warp &warp, const char *instruction
 
 } // namespace
 
-// Half of what a shuffle costs is here, so what is rare is apart.
+// Half of a shuffle's cost is here, so rare code is in separate functions.
 bool meet_warp(const char *instruction) {
     Fiber &fiber = *self;
     Warp &warp = *fiber.warp;

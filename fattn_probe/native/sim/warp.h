@@ -1,4 +1,4 @@
-// Warp-wide instructions: every lane hands in registers, the last one to arrive does the work for all.
+// Warp-wide instructions: every lane hands in registers, the last lane to arrive does the work for all.
 #pragma once
 
 #include "lanes.h"
@@ -40,7 +40,7 @@ struct Warp {
     uint32_t waited_instruction = 0; // the first after a lane's cudaGridDependencySynchronize(); 0: none
     const char *instruction = "";
     const void *site = nullptr;        // where the first lane to arrive is
-    const Fiber *substitute = nullptr; // has to do the work of the instruction for which the last lane did not come
+    const Fiber *substitute = nullptr; // does the work of the instruction that the last lane did not reach
     Fiber *lanes[warp_size];
     // Two sets: the first lane past an instruction may hand in the next one's registers while others still read.
     Registers registers[2];
@@ -48,16 +48,16 @@ struct Warp {
     Groups *groups = nullptr; // of lanes that execute instructions without the others (group.h)
 
     SIMT_PART Registers &current() { return registers[generation & 1]; }
-    // Whether the lanes of a mask are all of the warp's: unless some have returned, before others began to wait.
+    // Whether a mask has all lanes of the warp, and none of them returned before others began to wait.
     SIMT_PART bool whole(LaneMask mask) const {
         return (nobody_returned || arrived != 0) && (mask == full_mask || (mask & existing) == existing);
     }
 };
 
 // The running lane meets the others of its warp at `instruction`, which all of them execute. True for the last lane to
-// arrive, which must do the work, then call `release_warp`. The others sleep until that has happened. One that is woken
-// before, so that it still waits, must call `wait_further`: true for a lane that must do the work because the last one
-// has returned instead of coming.
+// arrive, which must do the work, then call `release_warp`. The others sleep until then. A lane that is woken earlier
+// must call `wait_further`, which is true for a lane that must do the work because the last one has returned instead of
+// arriving.
 bool meet_warp(const char *instruction);
 bool wait_further();
 void release_warp();

@@ -1,6 +1,6 @@
-// A copy of a vector: `((int4 *) to)[i] = ((const int4 *) from)[i]`, to whose sides the rewriter puts SIMT_WHOLE. A GPU
-// copies it at once, and stops if it is not aligned. g++ may copy its components, by which the processor does not
-// notice that, and for each of which the checker would be called; so it copies it at once too.
+// A copy of a vector: `((int4 *) to)[i] = ((const int4 *) from)[i]`; the rewriter adds SIMT_WHOLE to both sides. A GPU
+// copies the vector at once, and stops if it is misaligned. g++ may copy components, so that the processor would not
+// notice a misalignment, and the checker would be called for each; with this macro, it copies the vector at once too.
 #pragma once
 
 #include <type_traits>

@@ -119,7 +119,7 @@ void Worker::run_block(dim3 index) {
     block.warps = (block.threads + warp_size - 1) / warp_size;
     random_state_ = schedule_seed_ * 0x9E3779B97F4A7C15 + block_index();
     warp_ahead_ = adversarial() ? static_cast<uint32_t>(random() % block.warps) : 0;
-    memset(dynamic_memory(), 0xFF, dynamic_bytes_); // NaN in every format: what nobody wrote shows in the output
+    memset(dynamic_memory(), 0xFF, dynamic_bytes_); // NaN in every format: unwritten memory shows in the output
     for (const StaticVariable &variable : static_) {
         memset(arena_ + variable.offset, 0xFF, variable.bytes);
     }
@@ -133,7 +133,7 @@ void Worker::run_block(dim3 index) {
         warp.converging = 0;
         warp.arrived = warp.generation = warp.of_groups = warp.waited_instruction = 0;
         warp.nobody_returned = true;
-        if (lanes < warp_size) { // what lanes hand in that do not exist is the same in every run
+        if (lanes < warp_size) { // the words of nonexistent lanes are the same in every run
             memset(warp.registers, 0, sizeof(warp.registers));
         }
         warp.substitute = nullptr;
@@ -166,7 +166,7 @@ uint64_t Worker::block_index() const {
     return blockIdx.x + static_cast<uint64_t>(gridDim.x) * (blockIdx.y + static_cast<uint64_t>(gridDim.y) * blockIdx.z);
 }
 
-// `fiber` is another than the running one. False.
+// Continues as `fiber`, which is not the running one; returns false.
 __attribute__((always_inline)) inline bool Worker::go_on_as(Fiber *fiber) {
     Fiber *const from = self;
     self = fiber;
@@ -200,9 +200,9 @@ uint64_t Worker::random() { // splitmix64
 // one.
 //
 // Between two warp instructions the lanes run from the last to the first. Kernels that leave out a __syncwarp() rely on
-// lanes in lockstep, mostly where all lanes write and then lane 0 alone does (quantize_q8_1_to_shared with head size 64
-// writes its scales over the zeros of lanes that have nothing to write): lane 0 last gives what hardware gives. An
-// adversarial schedule shows such places.
+// lanes in lockstep, mostly where all lanes write and then only lane 0 (quantize_q8_1_to_shared with head size 64
+// writes its scales over the zeros of lanes without data): running lane 0 last gives the hardware's result. An
+// adversarial schedule exposes such places.
 Fiber *Worker::next_in_order() {
     Warp &warp = *self->warp;
     const LaneMask below = warp.runnable & lanes_below(self->lane);
@@ -218,7 +218,7 @@ Fiber *Worker::next_in_order() {
     return nullptr;
 }
 
-// That of a schedule which looks for what the order hides.
+// The next fiber of an adversarial schedule, which exposes faults that the usual order hides.
 Fiber *Worker::next_adversarial() {
     if (order_ == Order::random) {
         return next_at_random();
@@ -235,7 +235,7 @@ Fiber *Worker::next_adversarial() {
     return warps[best].lanes[order_ == Order::last_first ? lowest_lane(lanes) : highest_lane(lanes)];
 }
 
-// Any lane of any warp; the warp of the last choice is left alone for long, so that others run far ahead of it.
+// Any lane of any warp; the last chosen warp then rests for long, so that others run far ahead of it.
 Fiber *Worker::next_at_random() {
     uint32_t choices[max_threads / warp_size];
     uint32_t count = 0;
@@ -257,7 +257,7 @@ Fiber *Worker::next_at_random() {
     return warp.lanes[lowest_lane(lanes)];
 }
 
-// The running lane was the last to arrive somewhere: the order starts anew.
+// Called when the running lane was the last to arrive somewhere: the order starts again.
 void Worker::restart_order() {
     if (adversarial()) {
         reschedule();
@@ -277,7 +277,7 @@ void Worker::reschedule() {
     switch_to(next);
 }
 
-// What `reschedule` does for a lane that waits for its warp: mostly, the next lower lane goes on.
+// `reschedule` for a lane that waits for its warp: usually, the next lower lane continues.
 __attribute__((always_inline)) inline bool Worker::next_lane_or_warp() {
     Warp &warp = *self->warp;
     const LaneMask lane = lane_bit(self->lane);
@@ -360,7 +360,7 @@ void Worker::stop_thread() {
     if (attempt.doubtful) {
         leave_block();
     }
-    for (;;) { // what other lanes do may wake it
+    for (;;) { // other lanes may wake it
         self->warp->runnable &= ~lane_bit(self->lane);
         reschedule();
     }
@@ -396,7 +396,7 @@ void Worker::report_deadlock() {
     report_from(at_barrier, {"barrier-divergence", text, at_barrier});
 }
 
-// The call stack to show is that of a thread that waits: go on there.
+// Continues on the stack of a waiting thread, whose call stack is to be shown.
 void Worker::report_from(Fiber *fiber, Finding finding) {
     if (fiber != self) {
         doomed_ = &finding;
@@ -426,8 +426,8 @@ void Worker::release_block() {
 
 namespace {
 
-// A GPU pairs barriers whatever their place, and lets threads pass that should have waited. llama.cpp's mma kernel did
-// so on purpose (until b8672 at least), so it is the checker's matter.
+// A GPU pairs barriers at any places, and so lets threads pass that should have waited. llama.cpp's mma kernel used
+// this on purpose (until b8672 at least), so only the checker reports it.
 void check_place([[maybe_unused]] Block &block, [[maybe_unused]] const char *file, [[maybe_unused]] int line) {
 #if defined(SIMT_CHECK)
     if (block.arrived == 0) {
@@ -443,8 +443,8 @@ void check_place([[maybe_unused]] Block &block, [[maybe_unused]] const char *fil
 
 } // namespace
 
-// A warp that has returned as a whole no longer counts (the tile kernel's combine relies on it); lanes that returned
-// from the midst of their warp leave the barrier unreached, as compute-sanitizer's synccheck has it. Not so on AMD.
+// A warp whose lanes have all returned no longer counts (the tile kernel's combine relies on this). If only some lanes
+// of a warp have returned, the barrier is never reached, as in compute-sanitizer's synccheck; not so on AMD.
 void sync_block(const char *file, int line) {
     Block &block = worker->block;
     check_place(block, file, line);

@@ -62,15 +62,15 @@ class Worker {
     // The running fiber cannot go on until another one has acted: run another.
     void reschedule();
 
-    // The same for a lane that waits for the others of its warp or its block; false.
+    // The same for a lane that waits for the others of its warp or its block; returns false.
     bool next_lane_or_warp();
 
     void report_if_doomed(); // the running fiber goes on only because it has something to report
 
-    // What the running fiber and others waited for has come: go on in the order of the schedule.
+    // The running fiber and others can continue: start the schedule's order again.
     void restart_order();
 
-    // Shared memory: static variables from the start, dynamic memory up to the very end, a guard page behind it.
+    // Shared memory: static variables from the start, dynamic memory up to the very end, then a guard page.
     char *shared_arena() const { return arena_; }
     char *dynamic_memory() const { return arena_ + arena_bytes - dynamic_bytes_; }
     size_t dynamic_bytes() const { return dynamic_bytes_; }
@@ -82,9 +82,9 @@ class Worker {
     bool runs_ahead() const { return runs_ahead_; }
     static constexpr size_t stacks_bytes = max_threads * stack_bytes;
     static constexpr size_t threads_bytes = stacks_bytes + max_threads * sizeof(Fiber);
-    const char *stacks() const { return stacks_; } // behind them lie the fibers
+    const char *stacks() const { return stacks_; } // the fibers follow them
     bool owns_stack(const void *address) const { return address >= stacks_ && address < stacks_ + stacks_bytes; }
-    // Makes a part of a guard accessible, if an address lies in it and in that of the running thread: once in a block.
+    // Makes part of the running thread's stack guard accessible, if the address is in it; once per block.
     bool give_room_at(const void *address);
     bool owns(const void *address) const { // the simulator's own memory, and local variables
         return owns_stack(address) || (address >= this && address < this + 1);
@@ -136,15 +136,15 @@ class Worker {
     uint64_t schedule_seed_ = 0;
     bool runs_ahead_ = false;
     bool has_room_[max_threads] = {};
-    std::unique_ptr<Groups> groups_[max_threads / warp_size]; // of the warps that have needed any
+    std::unique_ptr<Groups> groups_[max_threads / warp_size]; // of the warps that have needed them
     std::unique_ptr<AheadWarp[]> ahead_;
     uint64_t random_state_ = 0;
 };
 
 extern SIMT_THREAD_LOCAL Worker *worker;
 
-// Whether all lanes of a warp must execute an instruction (PTX: `.aligned`). Others do without those that have
-// returned.
+// Whether all lanes of a warp must execute an instruction (PTX: `.aligned`). Other instructions do not need lanes that
+// have returned.
 bool needs_all_lanes(const char *instruction);
 
 // "thread (5,1,0) returned while other lanes of its warp wait for it in ldmatrix".

@@ -1,9 +1,9 @@
-"""Conclusions about wrong rows by linear algebra, if no known fault explains them.
+"""Draw conclusions about wrong rows by linear algebra, if no known fault explains them.
 
 A correct output is o = sum of w_i v_i, with the softmax's weights w. If the wrong output is a sum of the same v_i with
-different weights, V is correct and the weights are not; if it is not such a sum, V or the sum is wrong. Weights are
-fitted for sets of KV rows, such as KV steps, or for single rows, but only if a fit has fewer unknowns than the row has
-columns. Then, if the conclusion is wrong, most of the error remains.
+different weights, V is correct and the weights are wrong; otherwise V or the summation is wrong. Weights are fitted for
+sets of KV rows, such as KV steps, or for single rows, but only if a fit has fewer unknowns than the row has columns.
+With a wrong conclusion, most of the error then remains.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ def is_large(wrong: WrongRow) -> bool:
 
 
 def other_answer(wrong: WrongRow) -> Iterator[Cause]:
-    """The answer of a different row, with a different sum of weights."""
+    """The output is a different row's answer, divided by a different sum of weights."""
     for name, other in wrong.others:
         size = float(other @ other)
         if size and wrong.explained(float(wrong.out @ other) / size * other):
@@ -55,14 +55,14 @@ def other_rows(wrong: WrongRow) -> Iterator[Cause]:
             yield Cause("mask-elsewhere", "the mask is read from the wrong place", name)
         if wrong.explained(row.answer(raw=row.raw[index])):
             yield Cause("k-elsewhere", "K is read from the wrong place", name)
-        if len(np.unique(index)) >= MOST * n_kv and wrong.explained(row.p @ row.V[index]):  # else weights add up
+        if len(np.unique(index)) >= MOST * n_kv and wrong.explained(row.p @ row.V[index]):  # otherwise weights add up
             yield Cause("v-elsewhere", "V is read from the wrong place", name)
         if wrong.explained(row.answer(mask=row.mask[index], raw=row.raw[index])):
             yield Cause("weights", "KV rows have the weights of other rows", name)
 
 
 def _maps(n_kv: int, step: int) -> Iterator[tuple[str, Indices]]:
-    """For each KV row, the row that is read instead; if that is out of range, the row itself."""
+    """Possible misreadings: for each KV row, the row that is read instead (the row itself if that is out of range)."""
     i = np.arange(n_kv)
     found: dict[str, Indices] = {}
     for rows in (8, 16, 32, 64):
@@ -71,10 +71,10 @@ def _maps(n_kv: int, step: int) -> Iterator[tuple[str, Indices]]:
                 warp, words = i // rows % warps, f"slices of {rows} KV rows, {warps} warps"
                 found[f"{words}: that of the first warp"] = i - warp * rows
                 found[f"{words}: warp w begins at row w + {rows}, not at w * {rows}"] = i - warp * rows + warp + rows
-                found[f"{words}: those of neighbours"] = i + (warp ^ 1) * rows - warp * rows
+                found[f"{words}: those of its neighbours"] = i + (warp ^ 1) * rows - warp * rows
     for shift in (1, 2, 4, 8, 16, 32, 64, step):
         found |= {f"{shift} KV rows later": i + shift, f"{shift} KV rows earlier": i - shift}
-        found[f"{shift} KV rows later and earlier, in turns"] = i ^ shift
+        found[f"{shift} KV rows later and earlier, alternately"] = i ^ shift
     for rows in (2, 4, 8, 16, 32):
         found[f"the first of {rows} KV rows"] = i - i % rows
         found[f"the last of {rows} KV rows"] = i - i % rows + rows - 1
@@ -85,7 +85,7 @@ def _maps(n_kv: int, step: int) -> Iterator[tuple[str, Indices]]:
 
 
 def column_gains(wrong: WrongRow) -> Iterator[Cause]:
-    """Blocks of columns of Q and K that are counted a wrong integer number of times."""
+    """Blocks of columns of Q and K count 0, 2 or another wrong integer number of times."""
     terms = _terms(wrong)
     if terms is None:
         return
@@ -105,7 +105,7 @@ def column_gains(wrong: WrongRow) -> Iterator[Cause]:
 
 
 def sets_of_rows(wrong: WrongRow) -> Iterator[Cause]:
-    """Sets of KV rows whose weights have a wrong factor, for example because part of the sum is lost or rescaled."""
+    """Sets of KV rows have weights with a wrong factor, for example if part of the sum is lost or rescaled."""
     p, seen = wrong.row.p, np.flatnonzero(wrong.row.p)
     found: list[tuple[float, Cause]] = []
     summands = p[seen, None] * wrong.row.V[seen]
@@ -151,7 +151,7 @@ def _blocks(wrong: WrongRow) -> Indices:
 
 
 def _by_factor(name: str, factors: F64, known: Indices) -> str:
-    """Sets of KV rows with known factors, those farthest from one first."""
+    """The sets of KV rows with known factors, in words; those farthest from 1 come first."""
     groups: list[list[int]] = []
     for number in known[np.argsort(factors[known], kind="stable")]:
         if groups and abs(factors[number] - factors[groups[-1][0]]) <= SAME * max(1.0, abs(factors[number])):
@@ -168,9 +168,9 @@ def _often(factor: float) -> str:
 
 
 def other_weights(wrong: WrongRow) -> Iterator[Cause]:
-    """Slices of V's rows summed with the weights of different slices of the same KV step, the same in all steps.
+    """Slices of V's rows are summed with the weights of other slices of their KV step, the same in every step.
 
-    The warps that share a column may process a step in several turns.
+    The warps that share a column may need several passes for a step.
     """
     step, V = wrong.step, wrong.row.V
     pad = -len(V) % step if step else 0
@@ -205,9 +205,9 @@ def other_share(wrong: WrongRow) -> Iterator[Cause]:
 
 
 def single_rows(wrong: WrongRow) -> Iterator[Cause]:
-    """Single KV rows with wrong weights, if the row has more columns than KV rows that count."""
+    """Single KV rows have wrong weights; needs more columns in the row than KV rows that count."""
     p, rounding = wrong.row.p, wrong.rounding
-    for which, rows in (("", np.flatnonzero(p > 0)), (", also of rows that the mask hides", np.arange(len(p)))):
+    for which, rows in (("", np.flatnonzero(p > 0)), (", also for rows that the mask hides", np.arange(len(p)))):
         if not 2 <= len(rows) <= MOST * len(wrong.out):
             continue
         V = wrong.row.V[rows]
@@ -267,7 +267,7 @@ def is_outside(points: F64, point: F64, slack: F64) -> bool:
 
 
 def other_columns(rows: Sequence[WrongRow]) -> Iterator[list[list[Cause]]]:
-    """For sets of columns of Q and K, few columns first: the rows that different values of Q in these columns explain.
+    """For sets of columns of Q and K, small sets first: the rows that different values of Q in these columns explain.
 
     This is the slowest search: the sets come from the first row, and the other rows confirm them.
     """
@@ -285,7 +285,7 @@ def other_columns(rows: Sequence[WrongRow]) -> Iterator[list[list[Cause]]]:
 
 
 def _other_values(wrong: WrongRow, chosen: Bools) -> bool:
-    """Whether different values of Q in some columns explain a row; not if few KV rows count: any weights then fit."""
+    """Whether different values of Q in some columns explain a row; False if few KV rows count: any weights then fit."""
     terms = _terms(wrong)
     if terms is None or chosen.sum() > min(MOST * len(wrong.out), wrong.rows_that_count / 2):
         return False
@@ -299,13 +299,13 @@ def _terms(wrong: WrongRow) -> F64 | None:
 
 
 def _summed(terms: F64, out: F64) -> tuple[F64, F64]:
-    """The factors of some terms (number, hsv) for which the sum is closest to an output, and that sum."""
+    """The factors for some terms (number, hsv) that bring their sum closest to an output, and that sum."""
     factors = np.asarray(np.linalg.lstsq(terms.T, out, rcond=1e-9)[0], np.float64)
     return factors, np.asarray(factors @ terms)
 
 
 def _fitted(wrong: WrongRow, fixed: F64, parts: F64, steps: int) -> F64:
-    """The gains of parts of the raw logits, in addition to a fixed part, for which the output is closest.
+    """The gains for parts of the raw logits, added to a fixed part, that bring the output closest.
 
     Uses the method of Levenberg and Marquardt.
     """

@@ -122,7 +122,7 @@ class Evidence:
         return {} if self.geometry is None else self.geometry.parts_of(self.geometry.tile_of(*self.place(row)))
 
     def row(self, row: RowIndex, heads: dict[tuple[int, int], tuple[F64, F64]] | None = None) -> WrongRow:
-        """A row with everything that is known about it; `heads` keeps K and V for other rows."""
+        """A wrong row with all data for the search; `heads` caches K and V for other rows."""
         around, geometry = Around(self.case, self.inputs, *self.place(row)), self.geometry
         at = around.sequence, around.kv_head
         kv = (heads or {}).get(at) or around.kv
@@ -222,11 +222,11 @@ def _causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate
     found = agreed(list(candidates.values()), share) if candidates else []
     never = bad & _with_bits(dst, POISON)
     fresh = bad & ~never & _with_bits(dst, FRESH, of=FRESH)
-    # The bits of a NaN prove these, so they are named even for few rows, if nothing explains the others.
+    # The bits of a NaN prove these causes, so the report names them even for few rows, if nothing explains the others.
     certain = of_rows("unwritten", "elements are never written", "", never)
     if evidence.rows is None:  # a huge output itself is fresh memory before a run
         certain += of_rows("unwritten-read", "unwritten memory is read", "--check names the place", fresh)
-    if (computed := bad & ~never & ~fresh).any():  # compared with correct rows; random ones if there are many
+    if (computed := bad & ~never & ~fresh).any():  # compared with correct rows, or a sample of them
         most = min(1024, 2 * evidence.affords(1))
         chosen = np.sort(np.random.default_rng(0).permutation(np.flatnonzero(~(never | fresh)))[:most])
         heads: dict[tuple[int, int], tuple[F64, F64]] = {}
@@ -241,7 +241,7 @@ def _causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate
     rows = [evidence.row(row) for row in candidates] if evidence.affords(32) else []
     if algebra := causes_by_algebra(rows, share):
         return algebra
-    # These bits of a simulated GPU's NaN show the origin but not the reason, if most wrong rows have them.
+    # If most wrong rows have these bits of a simulated GPU's NaN, they show its origin, but not the reason.
     layouts = (
         []
         if evidence.case.recorded
@@ -249,7 +249,7 @@ def _causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate
     )
     nan_around = any(isinstance(layout, View) and layout.outside == "nan" for layout in layouts)
     invalid, operand = (bad & _with_bits(dst, bits) for bits in (INVALID, OPERAND))
-    shown = of_rows("invalid", "an operation without a result makes NaN", "0/0, inf - inf or 0 * inf", invalid)
+    shown = of_rows("invalid", "an undefined operation makes NaN", "0/0, inf - inf or 0 * inf", invalid)
     if nan_around:
         shown += of_rows("operand-nan", "NaN in the memory around the operands is read", "", operand)
     return certain or [one for one in shown if one.rows >= AGREED * number]
@@ -261,14 +261,14 @@ def _with_bits(dst: F32, bits: int, of: int = 0xFFFFFFFF) -> Bools:
 
 
 def _by_place(evidence: Evidence, rows: Sequence[RowIndex], share: float) -> Iterator[Said]:
-    """Causes that follow from the places and sizes of the errors, if nothing explains the values."""
+    """Causes that follow from the positions and sizes of the errors, if nothing explains the values."""
     wrong, geometry = np.asarray(evidence.wrong.any(axis=3)), evidence.geometry
     finite, searched = evidence.wrong[evidence.finite], evidence.affords(2)
     often = finite[finite.any(axis=1)].mean(axis=0) if finite.any() else np.zeros(finite.shape[1])
-    columns = np.asarray(often > 0)  # these are wrong, if at least a quarter is correct everywhere
+    columns = np.asarray(often > 0)  # the wrong columns, if at least a quarter is correct everywhere
     if rows and columns.any() and (often[columns] > AGREED).mean() > AGREED and columns.mean() <= MOST:
         yield from agreed([candidates_of(evidence.row(row), columns) if searched else [] for row in rows], share)
-        if is_quantized(evidence.case.op.type_V) and wrong.mean() >= MOST:  # V's values affect all rows
+        if is_quantized(evidence.case.op.type_V) and wrong.mean() >= MOST:  # values of V affect all rows
             where = f"d {ranges(np.flatnonzero(columns).tolist())}"
             values = Cause("v-values", "V's values are unpacked wrongly in some columns", where)
             yield Said(values, len(rows), len(rows), share)
@@ -276,7 +276,7 @@ def _by_place(evidence: Evidence, rows: Sequence[RowIndex], share: float) -> Ite
     if geometry is not None and evidence.rows is None and number >= 4:
         several = np.array([sum(bool(work.steps) for work in parts.values()) > 1 for parts in geometry.parts])
         shared = several[geometry.indices(wrong.shape)]
-        # All wrong rows are in tiles that several blocks share, many of these are wrong, and there are other tiles.
+        # All wrong rows are in tiles shared by several blocks, many of whose rows are wrong; other tiles exist.
         if shared.mean() <= LEAST and not (wrong & ~shared).any() and number >= LEFT * shared.sum():
             lost = "the parts of the blocks that share tiles are combined wrongly"
             detail = f"{number} rows, all of them in tiles that several blocks share"
@@ -308,7 +308,7 @@ def _is_rounding(evidence: Evidence, rows: Sequence[RowIndex]) -> bool:
 
 
 def lean(wrong: Iterable[WrongRow]) -> bool:
-    """Whether errors point in the direction in which some factor changes the output, more than by chance.
+    """Whether errors point, more than by chance, in the direction in which some factor would change the output.
 
     Uses Student's t, because the spread is estimated from the rows. The quantile of t that corresponds to
     SIGMAS of a normal variable comes from the Cornish-Fisher expansion, which is accurate from 5 degrees of freedom on.
@@ -330,7 +330,7 @@ def lean(wrong: Iterable[WrongRow]) -> bool:
 
 
 def needs_another(found: Diagnosis) -> bool:
-    """Whether a second run is necessary to show if the output is always the same."""
+    """Whether a second run is necessary, to show if the output varies from run to run."""
     return not found.causes or found.causes[0].cause.kind in UNSURE
 
 

@@ -22,18 +22,18 @@ from fattn_probe.verdict.diagnose.row import Candidate, Cause, Moves, Named, Wro
 
 KINDS = {
     "kv-left-out": "KV rows that should count are left out",
-    "kv-weight": "KV rows count with a wrong weight, as when they are counted twice",
-    "kv-beyond": "memory past the last KV row is read, or counts",
+    "kv-weight": "KV rows count with a wrong weight, for example twice",
+    "kv-beyond": "memory after the last KV row is read, or counts",
     "kv-hidden": "KV rows that the mask hides count",
-    "share": "one block's part of a tile that several share is lost, or combined wrongly",
-    "kv-parts": "the parts of KV steps, or of the slices of warps, have wrong weights",
+    "share": "one block's part of a shared tile is lost, or combined wrongly",
+    "kv-parts": "the parts of KV steps, or of warps' slices, have wrong weights",
     "weights": "KV rows have wrong weights, while V and its sum are correct",
     "mask-ignored": "the mask, or its finite part, is ignored",
-    "mask-scale": "the finite part of the mask counts by a wrong factor, as when it is added twice",
+    "mask-scale": "the finite part of the mask has a wrong factor, for example 2 if it is added twice",
     "mask-elsewhere": "the mask is read at the wrong row, column, head or sequence",
     "q-elsewhere": "Q is read from the wrong place: a different query, head or sequence",
     "k-elsewhere": "K is read from the wrong place: other rows, columns, heads or sequences",
-    "v-elsewhere": "V is read from the wrong place, or something else is read for V",
+    "v-elsewhere": "V is read from the wrong place, or something else is read in its place",
     "k-columns": "some columns of Q and K are multiplied wrongly, left out, or counted several times",
     "k-values": "the values of a quantised K are unpacked wrongly",
     "v-values": "some columns of V have wrong values",
@@ -47,41 +47,41 @@ KINDS = {
     "alibi": "the slope of ALiBi is wrong",
     "scale": "the logits are scaled",
     "output-scale": "the output is scaled by one factor",
-    "row-sum": "each row is scaled by a factor of its own: the sum of its weights, or its rescaling, is wrong",
+    "row-sum": "each row is scaled by a different factor: the sum of its weights, or its rescaling, is wrong",
     "rounding": "values are rounded more than by design",
     "nondeterministic": "a second run gives different bits: a race, or unwritten memory",
     "overflow": "values exceed the range of f16",
     "masked-tile": "the running maximum of a fully masked KV step is used: NaN",
     "maximum": "the softmax's exponents are not the row's logits below its maximum: they underflow, or overflow",
     "zero": "the output, or some of its columns, is zero",
-    "invalid": "an operation without a result, such as 0/0, makes NaN; simulated GPUs only",
+    "invalid": "an undefined operation, such as 0/0, makes NaN; simulated GPUs only",
     "operand-nan": "NaN in the memory around the operands is read; simulated GPUs only",
     "unwritten": "elements are never written",
     "unwritten-read": "unwritten memory is read; simulated GPUs only, whose fresh memory is NaN",
 }
 
 NONE = "none"
-"""The label of a fault whose cause no wrong output shows, such as a race."""
+"""The label of a fault that a wrong output cannot show, such as a race."""
 
 
-ROW_SUM = Cause("row-sum", "each row is scaled by a factor of its own: its sum of weights is wrong", "")
+ROW_SUM = Cause("row-sum", "each row is scaled by a different factor: its sum of weights is wrong", "")
 
 
 class Search(Enum):
     """The stages of the search; the next stage begins if no cause of the previous one explains most rows."""
 
     OUTPUT = "it predicts the errors of a row"
-    COLUMNS = "it predicts those of the wrong columns, where some are correct everywhere"
-    ALGEBRA = "it says which part is wrong, and how: the most precise comes first"
-    NAN = "it predicts which rows are not finite, from something rare in the op; one row alone says nothing"
+    COLUMNS = "it predicts the errors in the wrong columns, if some columns are correct everywhere"
+    ALGEBRA = "it names the wrong part and how it is wrong, the most precise first"
+    NAN = "it predicts which rows are not finite, from a rare property of the op; one row alone proves nothing"
 
 
 @dataclass(frozen=True)
 class RowFault:
     """A fault, and its effect on a row: errors (`Moves`), different outputs, or a certain cause.
 
-    A cause without its own kind or words has those of the fault. The name of an output is the detail of the words.
-    `constant`: the fault can be recognised even if V is constant, when many weights give the same multiple of V.
+    A cause without a kind or words of its own gets those of the fault. The name of an output becomes the detail.
+    `constant`: the fault can be recognised even if V is constant, when many sets of weights give the same output.
     """
 
     kind: str
@@ -126,7 +126,7 @@ FAULTS = (
     RowFault("mask-ignored", "", read.no_mask),
     RowFault("mask-elsewhere", "the mask is read from the wrong place", read.next_steps),
     RowFault("v-elsewhere", "V is read from the wrong place", read.other_V, constant=True),
-    RowFault("q-elsewhere", "Q is read from the wrong place", read.other_Q, rarity=4.0),  # or another row's answer
+    RowFault("q-elsewhere", "Q is read from the wrong place", read.other_Q, rarity=4.0),  # or another answer
     RowFault("k-elsewhere", "K is read from the wrong place", read.other_K),
     RowFault("k-elsewhere", "K and V are read from the wrong place", read.other_K_and_V),
     RowFault("k-values", "K's values are unpacked wrongly", read.zero_points),
@@ -136,10 +136,10 @@ FAULTS = (
     RowFault("sink", "the sink is ignored", score.no_sink),
     RowFault("sink", "the sink of a different head counts", score.other_sinks),
     RowFault("sink", "the sink counts a wrong number of times", score.sink_often),
-    RowFault("scale", "the logits, the mask, the slope or the softcap count by a wrong factor", score.searched),
+    RowFault("scale", "the logits, the mask, the slope or the softcap have a wrong factor", score.searched),
     RowFault("softcap", "", score.softcaps),
     RowFault("rounding", "", score.rounded, rarity=2.0),
-    # Weights that lose everything are not a better cause.
+    # Weights that are all lost are not a better explanation.
     RowFault("zero", "the output is zero", score.zeros, rarity=-UNLIKELY, constant=True),
     RowFault("row-elsewhere", "the output is a different row's answer", lambda wrong: wrong.others),
     RowFault("zero", "some columns of the output are zero", score.zeros, Search.COLUMNS, -UNLIKELY, constant=True),
@@ -185,7 +185,7 @@ def causes_by_algebra(rows: Sequence[WrongRow], share: float) -> "list[Said]":
     others: list[list[Candidate]] = [[]] * (len(rows) - len(large))
     faults = ([fault.certain(row) for row in large] for fault in FAULTS if fault.search is Search.ALGEBRA)
     for causes in chain(faults, algebra.other_columns(large)):
-        # If causes of a row have the same words, the last counts.
+        # If a row has several causes with the same words, the last counts.
         found = [[*{one.name: Candidate(one, 0.0) for one in row}.values()] for row in causes]
         if said := agreed([*found, *others], share):
             return said[:1]
@@ -218,7 +218,7 @@ class Said:
 
 
 def agreed(rows: Sequence[Sequence[Candidate]], share: float = 1.0) -> list[Said]:
-    """The causes that explain at least half of the rows, from each row's candidates; the most rows first.
+    """The causes that explain at least half of the rows, chosen from each row's candidates; most rows first.
 
     `share` is the share of all wrong rows that these rows represent. Candidates much less likely than a row's best do
     not count.
@@ -246,7 +246,7 @@ def in_order(causes: Iterable[Said]) -> list[Said]:
 
 
 def _consistent(found: Sequence[Candidate]) -> Sequence[Candidate]:
-    """The candidates of a cause, if the rows agree on its factor; scales that differ by row become a wrong sum."""
+    """The candidates of a cause, if the rows agree on its factor; scales that vary by row become a wrong sum."""
     known = [(one.cause.factor, one.cause.doubt) for one in found if one.cause.factor is not None]
     if not known:
         return found
@@ -264,7 +264,7 @@ def _consistent(found: Sequence[Candidate]) -> Sequence[Candidate]:
 
 
 def best_of(candidates: Sequence[Candidate], said: Sequence[Said]) -> Cause | None:
-    """A row's cause: that of the output if it explains the row, else the row's most likely one."""
+    """A row's cause: the output's cause if it explains the row, else the row's most likely one."""
     known = {one.cause.name: number for number, one in enumerate(said)}
 
     def place(one: Candidate) -> int:

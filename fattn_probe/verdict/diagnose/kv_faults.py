@@ -17,7 +17,7 @@ from fattn_probe.verdict.measure.wrong_rows import ranges, span
 
 
 def _weighted(pulls: F64, weights: F64, name: Callable[[int], Cause], rarity: float = 0.0) -> Moves:
-    """Wrong weights of sets of KV rows, from the change of the output: e = (f-1)/(1+(f-1)W) u for a set's weight W."""
+    """Wrong weights of sets of KV rows: factor f on a set of weight W moves the output by e = (f-1)/(1+(f-1)W) u."""
 
     def say(index: int, factor: float) -> Cause | None:
         change = 1 - factor * weights[index]
@@ -56,7 +56,7 @@ def one_row(wrong: WrongRow) -> Iterator[Moves]:
 
 
 def ends(wrong: WrongRow) -> Iterator[Moves]:
-    """All KV rows from some row on are left out, or all before it."""
+    """All KV rows from one row on, or all before it, are left out."""
     row, step, seen = wrong.row, wrong.step, np.flatnonzero(wrong.row.p)
     if len(seen) < 3 or not wrong.affords(4):
         return
@@ -133,7 +133,7 @@ def some_steps(wrong: WrongRow) -> Iterator[Moves]:
         own = np.isin(steps, work.steps)
         unseen = steps[masked & own]
         if len(unseen):
-            sets.append((f"those of block {block} from its masked step {unseen[0]} on", own & (steps >= unseen[0])))
+            sets.append((f"the steps of block {block} from its masked step {unseen[0]} on", own & (steps >= unseen[0])))
     if sets:
         member = np.array([which for _, which in sets], np.float64)
         pulls, weights = member @ wrong.by_step(row.pulls), member @ wrong.by_step(row.p)
@@ -143,8 +143,8 @@ def some_steps(wrong: WrongRow) -> Iterator[Moves]:
 def steps_often(wrong: WrongRow) -> Iterator[Moves]:
     """Each KV step counts some integer number of times, if the row has at least twice as many columns as steps.
 
-    The output o' that counts step s f_s times solves sum of f_s (v_s - o') = 0, for the sum v_s of its weighted rows:
-    the best f is the eigenvector with the smallest eigenvalue.
+    If step s counts f_s times, the output o' solves sum of f_s (v_s - o') = 0, where v_s is the sum of the step's
+    weighted rows: the best f is the eigenvector with the smallest eigenvalue.
     """
     row, error = wrong.row, wrong.error
     if not wrong.step:
@@ -200,7 +200,7 @@ def seams(wrong: WrongRow) -> Iterator[Moves]:
         "the KV step after each seam of blocks": np.isin(steps, [some[0] for some in own[1:]]),
         "all but the last block's share": ~shares[-1][2],
     }
-    if tail := len(row.V) % wrong.step:  # the bounds of the last KV step, taken for those of another
+    if tail := len(row.V) % wrong.step:  # the bounds of the last KV step, used for another step
         after = np.isin(steps, ends) & (np.arange(len(row.V)) % wrong.step >= tail)
         sets["the end of the KV step before each seam, from where the last KV step ends,"] = after
     where = f"blocks {shares[0][0]}..{shares[-1][0]}"
@@ -215,7 +215,7 @@ def beyond(wrong: WrongRow) -> Iterator[Moves]:
     if not count:
         return
     follows = around.mask_entries(around.mask_start + len(row.V), count) if around.has("mask") else None
-    masks = {"as visible": np.zeros(count), "by what follows the mask's row": follows}
+    masks = {"as visible": np.zeros(count), "with the mask values that follow the row": follows}
     pairs = {
         "the memory after the last KV row counts": (around.behind("K", count), around.behind("V", count)),
         "rows of zeros after the last KV row count": (np.zeros((count, of.shape[1])) for of in (row.K, row.V)),
@@ -229,7 +229,7 @@ def beyond(wrong: WrongRow) -> Iterator[Moves]:
 
 
 def nan_beyond(wrong: WrongRow) -> Iterator[Cause]:
-    """There is NaN after the last KV row, before the end of the KV step."""
+    """Memory after the last KV row, within the last KV step, contains NaN."""
     count = -len(wrong.row.V) % wrong.step if wrong.step else 0
     behind = [wrong.around.behind(name, count) for name in "KV"] if count else []
     if any(rows is not None and np.isnan(rows).any() for rows in behind):

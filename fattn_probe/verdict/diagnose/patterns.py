@@ -1,9 +1,9 @@
 """Find patterns in the wrong elements, and put them into words: the shortest description first.
 
-Errors may depend on properties of rows and columns: axes, remainders, tiles, blocks, seams, masks.
-A hypothesis is a region of the output, rows times columns. Its cost is the number of bits to name the region, plus the
-bits to list the wrong elements inside and outside it (Rissanen's two-part code, Automatica 14, 1978). So a region that
-is too large, too small or too complicated costs more than the best one.
+Errors may depend on properties of rows and columns: axes, remainders, tiles, blocks, seams, masks. A hypothesis is a
+region of the output, rows times columns. Its cost is the number of bits to name the region, plus the bits to list the
+wrong elements inside and outside it (Rissanen's two-part code, Automatica 14, 1978). A region that is too large, too
+small or too complicated therefore costs more than the best one.
 """
 
 import math
@@ -83,7 +83,7 @@ class Pattern:
 
 
 def find_patterns(wrong: Bools, labellings: Sequence[Labelling]) -> list[Pattern]:
-    """The patterns in the wrong elements (n_seq, n_q, n_head, hsv), best explanation first; empty if there is none.
+    """The patterns in the wrong elements (n_seq, n_q, n_head, hsv), best explanation first; empty if there are none.
 
     A second and third pattern explain wrong elements outside the previous ones.
     """
@@ -102,7 +102,7 @@ def find_patterns(wrong: Bools, labellings: Sequence[Labelling]) -> list[Pattern
         if region.wrong / region.size < MORE * whole.wrong / whole.size and region.wrong < 0.995 * whole.wrong:
             return found
         hit, said = int((wrong & box).sum()), dict[int, str]()
-        # Up to two other properties that describe exactly the same elements by themselves, in short words.
+        # Up to two other properties that alone describe exactly the same elements, in few words.
         others = [one for one in labellings if one not in region.named]
         for other in _inside(whole, left, considered, others):
             if np.array_equal(other.rows, region.rows) and np.array_equal(other.columns, region.columns):
@@ -117,13 +117,13 @@ def find_patterns(wrong: Bools, labellings: Sequence[Labelling]) -> list[Pattern
 
 
 def _best(whole: Region, wrong: Bools, considered: Bools, labellings: Sequence[Labelling]) -> Region | None:
-    """The cheapest region other than the whole, of up to three conditions."""
+    """The cheapest region with one to three conditions, not the whole output."""
     frontier, best = [whole], None
     for _ in range(3):
         grown = [child for region in frontier for child in _inside(region, wrong, considered, labellings)]
         if not grown:
             break
-        kept: dict[tuple[bytes, bytes], Region] = {}  # each set of rows and columns once, in the most usual words
+        kept: dict[tuple[bytes, bytes], Region] = {}  # each set of rows and columns once, in the most common words
         for region in sorted(grown, key=lambda region: region.cost)[: 8 * KEPT]:
             key = (np.packbits(region.rows).tobytes(), np.packbits(region.columns).tobytes())
             other = kept.get(key)
@@ -168,7 +168,7 @@ def _inside(region: Region, wrong: Bools, considered: Bools, labellings: Sequenc
 
 
 def code_length(wrong: Numbers, size: Numbers) -> Numbers:
-    """Bits to list the wrong elements of a set: their entropy, plus half the logarithm of their number."""
+    """Bits to list the wrong elements of a set: entropy, plus half the logarithm of the set's size."""
     mixed = (wrong > 0) & (wrong < size)
     share = np.where(mixed, wrong, 0.5) / np.where(mixed, size, 1.0)
     entropy = -(share * np.log2(share) + (1 - share) * np.log2(1 - share))
@@ -210,7 +210,7 @@ def label_sets(
         start = int(surplus[:stop].argmin()) if stop else 0
         if gain[stop] > 0 and start > 0 and stop < labels:
             sets.append((each[start:stop], 2 * choice + 1))
-    if labels > 2:  # the labels with the most errors, as many as lower the cost, in few runs to be readable
+    if labels > 2:  # the labels with the most errors, as long as each lowers the cost; few runs, to be readable
         order = np.argsort(-rates, kind="stable")[:-1]
         bits = choice + 2 + np.array([_log2_choices(labels, k) for k in range(1, labels)])
         best = int((cost_of(np.cumsum(wrong[order]), np.cumsum(size[order])) + bits).argmin())
@@ -275,7 +275,7 @@ def _axes(shape: Shape, group: int) -> Iterator[Labelling]:
 
 
 def _tiles(shape: Shape, geometry: Geometry) -> Iterator[Labelling]:
-    """Tiles, the block that does the end of a tile, and the seams inside tiles."""
+    """Tiles, the block that computes the end of a tile, and the seams inside tiles."""
     _, n_q, n_head, _ = shape
     query, head = np.arange(n_q)[None, :, None], np.arange(n_head)[None, None]
     ncols1, ncols2 = geometry.kernel.ncols1, geometry.kernel.ncols2
@@ -295,7 +295,7 @@ def _tiles(shape: Shape, geometry: Geometry) -> Iterator[Labelling]:
     if not geometry.kernel.family.stream_k or not shared.any():
         return
     if not shared.all():
-        words = partial(either, "tiles that several blocks share", "tiles that one block does alone")
+        words = partial(either, "tiles that several blocks share", "tiles that one block computes alone")
         yield _rows(shared[index], shape, words, 2, 4.0, ordered=False)
     seams = [_seam(list(parts)) for parts in shares]
     names = ["tiles without a seam", *dict.fromkeys(seam for seam in seams if seam)]
@@ -359,6 +359,6 @@ def either(yes: str, no: str, chosen: Sequence[int]) -> str:
 
 
 def named(each: Sequence[str], chosen: Sequence[int]) -> str:
-    """Labels that have their own words: `the seam between blocks 46 and 47`."""
+    """Labels with individual names: `the seam between blocks 46 and 47`."""
     more = f" and {len(chosen) - 4} more" if len(chosen) > 4 else ""
     return ", ".join(each[label] for label in chosen[:4]) + more

@@ -54,7 +54,7 @@ def next_steps(wrong: WrongRow) -> Iterator[Moves]:
             "v-elsewhere": ("V", row.p @ row.V[index]),
         }
         for kind, (name, answer) in read.items():
-            cause = Cause(kind, f"{name} is read from the wrong place", "blocks go on by one KV step, not by several")
+            cause = Cause(kind, f"{name} is read from the wrong place", "blocks advance by one KV step, not by several")
             yield Moves.to([(cause, answer)], row.out)
 
 
@@ -70,7 +70,7 @@ def other_V(wrong: WrongRow) -> Iterator[Named]:
 
 
 def other_Q(wrong: WrongRow) -> Iterator[Named]:
-    """The answers to other rows of Q with this row's mask: nearby queries, other heads and sequences."""
+    """The answers for other rows of Q with this row's mask: nearby queries, other heads and sequences."""
     around, row = wrong.around, wrong.row
     sizes, (sequence, query, head) = around.case.op.sizes, (around.sequence, around.query, around.head)
     near = range(max(0, query - NEAR), min(sizes.n_q, query + NEAR + 1))
@@ -140,7 +140,7 @@ def other_masks(wrong: WrongRow) -> Iterator[Named]:
 
 
 def hiding_mask(wrong: WrongRow) -> Iterator[Cause]:
-    """The mask hides everything in row sequence * n_q + query, the place of this row without padding."""
+    """The mask hides everything in row sequence * n_q + query, where this row would be without padding."""
     around, sizes = wrong.around, wrong.around.case.op.sizes
     if around.has("mask"):
         view = around.view("mask")

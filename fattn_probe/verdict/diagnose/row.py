@@ -34,7 +34,7 @@ def unlike(here: RowIndex, other: RowIndex) -> str:
 
 @dataclass(frozen=True, eq=False)
 class AttentionRow:
-    """A row: `raw` logits before softcap and mask; `mask` as added, -inf where hidden; `sink` or None.
+    """A row: `raw` logits before softcap and mask; `mask` as added to them, -inf where hidden; `sink` or None.
 
     `slope` is that of ALiBi, 1 without it; `mask` is already multiplied by it.
     """
@@ -86,7 +86,7 @@ class AttentionRow:
     def answer(self, **changes: Any) -> F64:  # noqa: ANN401
         """The exact output with other data: `answer(sink=None)`."""
         other = replace(self, **changes)
-        with np.errstate(all="ignore"):  # another place in memory may hold anything
+        with np.errstate(all="ignore"):  # a wrong place in memory may hold anything
             return other.output(other.logits)
 
     @cached_property
@@ -107,7 +107,7 @@ class AttentionRow:
 
 @dataclass(frozen=True, eq=False)
 class Around:
-    """The operands of a row (sequence, query, head) in memory, to find what a wrong offset or stride reads."""
+    """The operands of a row (sequence, query, head) in memory; shows what a wrong offset or stride would read."""
 
     case: Case
     inputs: Mapping[str, Bytes]
@@ -156,7 +156,7 @@ class Around:
 
     def raw(self, K: F64) -> F64:
         """The logits of some rows of K, before softcap and mask."""
-        with np.errstate(all="ignore"):  # another place in memory may hold anything
+        with np.errstate(all="ignore"):  # a wrong place in memory may hold anything
             return np.asarray(K @ self.q * self.scale)
 
     def rows(self, view: TensorView, sequence: int | None = None, kv_head: int | None = None) -> F64 | None:
@@ -241,7 +241,7 @@ class WrongRow:
 
     @cached_property
     def rounding(self) -> float:
-        """The size of an error that the kernel's rounding can cause in this row."""
+        """The largest error that the kernel's rounding can plausibly cause in this row."""
         own, size = float(ROUNDING * self.unit * len(self.out) ** 0.5), float(np.linalg.norm(self.out))
         return max(own * max(1.0, size / (float(np.linalg.norm(self.base)) or 1e-30)), 1e-6 * size)
 
@@ -277,7 +277,7 @@ class WrongRow:
 
     @cached_property
     def shares(self) -> list[tuple[int, TileWork, Bools]]:
-        """The CUDA blocks that do KV steps of the tile, and their KV rows; a launch may have more blocks."""
+        """The CUDA blocks that process KV steps of the tile, and their KV rows; a launch may have more blocks."""
         return [(block, work, np.isin(self.steps, work.steps)) for block, work in self.parts.items() if work.steps]
 
 
@@ -285,8 +285,8 @@ class WrongRow:
 class Cause:
     """A fault: its `kind` (see `KINDS`), in words, and `detail`, the part that differs from row to row.
 
-    `explained` is the share of a row's square error, `step` the KV step, if the fault is one step. `factor` must be the
-    same in all rows, to within the standard error `doubt` from the kernel's rounding; so must `place`.
+    `explained` is a share of a row's square error; `step` is the KV step, if the fault is in one step. `factor` must be
+    the same in all rows, to within the standard error `doubt` from the kernel's rounding; so must `place`.
     """
 
     kind: str

@@ -25,7 +25,7 @@ def output_scaled(wrong: WrongRow) -> Iterator[Moves]:
         if abs(1 + a) < 0.01:
             return None
         if wrong.constant:
-            return Cause("row-sum", "the sum of the weights is wrong; V is constant, so no more can be told", "")
+            return Cause("row-sum", "the sum of the weights is wrong; V is constant, so the output shows no more", "")
         return Cause("", "", f"by {factor_of(1 + a)}", factor=1 + a)
 
     yield Moves(wrong.row.out[None], say, free=True, rarity=2.0)  # a sink has the same effect
@@ -120,7 +120,7 @@ def factors(wrong: WrongRow) -> Iterator[Factor]:
 
 
 def in_shares(factor: Factor, wrong: WrongRow) -> Iterator[Factor]:
-    """The factor only in the shares of CUDA blocks that write dst, or only in those that a second kernel adds."""
+    """The factor in only some shares: those of blocks that write dst, or those that a second kernel adds."""
     for writes, whose in ((True, "the blocks that write dst"), (False, "blocks that another kernel adds")):
         own = [rows for _, work, rows in wrong.shares if work.writes == writes]
         if own and len(own) < len(wrong.shares):

@@ -21,10 +21,10 @@ PADDED = 64
 class Check:
     """A check of a correct output, such as `roundings` or `order`, or `support` for a refused op.
 
-    `passes`: the bits are the same. `fails`: they differ although they should not. Runs must agree; a query computed
-    alone may differ, because the dispatch may choose a different kernel. With `roundings`, at least nine of ten
-    elements must have the rounding model's bits. With `kernels`, the kernels must be those of the release. A check that
-    could not be made neither passes nor fails, and the reason says why.
+    `passes`: the bits are the same. `fails`: they differ although they should not. Repeated runs must agree; a query
+    computed alone may differ, because the dispatch may choose a different kernel. With `roundings`, at least nine of
+    ten elements must have the rounding model's bits. With `kernels`, the kernels must be those of the release. A check
+    that could not be made neither passes nor fails; its reason says why.
     """
 
     name: str
@@ -83,7 +83,7 @@ def chosen_queries(n_q: int, number: int) -> list[int]:
 
 
 def slice_of(case: Case, inputs: Mapping[str, Bytes], query: int) -> tuple[Case, dict[str, Bytes]]:
-    """The op with a single query of a case, and its inputs; K and V share the case's memory."""
+    """A case reduced to a single query, and its inputs; K and V share the case's memory."""
     q = np.asarray(stored_rows(case.op.tensors["Q"], inputs))[:, :, query : query + 1]
     made: dict[str, tuple[Root, npt.NDArray[np.generic]]] = {
         "Q": (Root("Q", "f32", (case.op.sizes.hsk, 1, case.op.sizes.n_head, case.op.sizes.n_seq)), q)

@@ -82,7 +82,7 @@ class JudgedCase:
     `arch` is nvcc's number of the architecture, `constants` are those of the source's kernels (None if unknown), and
     `part` is the part of the case to run and to judge (None for all). `geometry` is the division of the output by the
     launches, None before a run and for unknown kernels. `baseline` is a correct run on the same target: its output
-    replaces the rounding model. Failures beside one are not diagnosed, nor those of a case that is not `diagnosed`.
+    replaces the rounding model. Failures with a baseline are not diagnosed, nor are those with `diagnosed` False.
     """
 
     session: Session
@@ -137,7 +137,7 @@ class JudgedCase:
 
 
 def judged_case(session: Session, answers: Answers, target: Target, checks: Checks) -> JudgedCase:
-    """A case for a target; a dry run shows how the launch divides a large case, to choose a part."""
+    """Prepare a case for a target; for a large case, a dry run shows how the launch divides it, to choose a part."""
     case, arch, constants = answers.case, arch_number(arch_of(target)), known_constants(session.options.tree)
     made = JudgedCase(session, answers, target, checks, arch, constants)
     if target.engine == "cpu" or not checks.may_take_part(case):
@@ -258,7 +258,7 @@ def verdict_of(subject: JudgedCase, capture: Capture) -> tuple[Verdict, Expected
 
 
 def expect(subject: JudgedCase, capture: Capture, rows: I64 | None = None) -> Expected:
-    """The expected output of the kernel that ran, for some rows or all."""
+    """The expected output of the kernel that ran, for all rows or those given."""
     case, arch, tree, baseline = subject.case, subject.arch, subject.session.options.tree, subject.baseline
     kernel = None if subject.geometry is None else subject.geometry.kernel
     if not capture.launches:
@@ -283,7 +283,7 @@ def expect(subject: JudgedCase, capture: Capture, rows: I64 | None = None) -> Ex
 
 
 def explained(subject: JudgedCase, verdict: Verdict, dst: F32, rows: I64 | None = None) -> Diagnosis | None:
-    """The diagnosis of a failing output; a second run distinguishes a race from faults that only look like one."""
+    """The diagnosis of a failing output; a second run tells a race from other faults."""
     deviation = verdict.deviation
     wanted = subject.diagnosed and subject.baseline is None
     if not wanted or verdict.status is not Status.FAIL or deviation is None:
@@ -301,9 +301,9 @@ def explained(subject: JudgedCase, verdict: Verdict, dst: F32, rows: I64 | None 
 
 
 def refused(subject: JudgedCase, verdict: Verdict) -> tuple[Verdict, tuple[Check, ...]]:
-    """The verdict on a refused op: it fails if the source without its patches accepts the op on this GPU.
+    """The verdict on a refused op: fail if the source without its patches accepts the op on this GPU.
 
-    It also fails if an earlier release accepts it, which cannot be decided for a source of unknown age.
+    It also fails if an earlier release accepts the op; for a source of unknown age, this cannot be decided.
     """
     origin, op, cc = origin_in(subject.session, subject.target), subject.case.op, subject.cc
     last = None if origin.is_of_unknown_age else supporting(op, cc, origin.build_number)
@@ -327,7 +327,7 @@ def known_of(
     finding: Finding | None = None,
     capture: Capture | None = None,
 ) -> Known:
-    """The known defect of llama.cpp that causes a failure, or may cause it; none if a wrong output fails checks."""
+    """The known defect of llama.cpp that causes a failure, or may; none if a wrong output also fails checks."""
     failed = tuple(check.name for check in checks if check.fails)
     odd = failed and (verdict.status is Status.FAIL or subject.target.engine != "sim")
     if status_of(verdict, checks) is not Status.FAIL or odd:
@@ -337,7 +337,7 @@ def known_of(
         if capture is None:
             return False
         answers = Answers(replace(subject.case, op=op), {**subject.inputs, **memory}, subject.answers.step)
-        other = replace(subject, answers=answers, baseline=None)  # the baseline answers the case's own op
+        other = replace(subject, answers=answers, baseline=None)  # the baseline is for the case's own op
         return verdict_of(other.launched(capture.launches), capture)[0].status is Status.PASS
 
     kernel = attention_kernel(launch.spelling for launch in capture.launches) if capture is not None else ""
@@ -356,7 +356,7 @@ def known_of(
 
 
 def bitwise_checks(subject: JudgedCase, capture: Capture) -> tuple[Check, ...]:
-    """Whether repeated runs, and queries that are computed alone, have the same bits."""
+    """Check that repeated runs, and queries computed alone, give the same bits."""
     case, part, found = subject.case, subject.part, list[Check]()
 
     def read(dst: F32) -> F32:  # the rows that were computed and read, (1, rows, 1, hsv)
@@ -393,12 +393,12 @@ def named_kernel(capture: Capture) -> str:
 
 
 def checks_of_correct(subject: JudgedCase, capture: Capture, design: Design | None) -> tuple[Check, ...]:
-    """The checks that only a correct output needs: whether its roundings and its kernels are as expected."""
+    """The checks that only a correct output needs: are its roundings and its kernels as expected?"""
     found: list[Check] = []
     if subject.checks.roundings:
         exact = is_bit_exact(subject, capture)
         if design is None or design.equal_bits is None or not exact:
-            found.append(not_made("roundings", "no rounding model that has the bits of this build on this GPU"))
+            found.append(not_made("roundings", "no rounding model reproduces the bits of this build on this GPU"))
         else:
             few = few_bits(design, bit_exact=exact)
             words = few or f"{100 * design.equal_bits:.4g} % of the bits equal the model"

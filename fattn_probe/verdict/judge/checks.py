@@ -44,11 +44,11 @@ class Checks:
     `model`: when the rounding model is computed (`auto`: up to 4 GFLOP). `sample`: which rows are checked exactly
     (`auto`: all, except in very large cases; a number: that many, including the required ones). `repeat` runs must have
     equal bits. `batch_invariance` is the number of queries that are also computed alone. With `roundings`, an output
-    fails if its bits differ from the rounding model, where correct kernels equal it: the kernel then rounds a different
-    value, or in a different way, even if its error is small. With `kernels`, it fails if the default release is known
-    to launch different kernels for this op on this GPU. `order`: the number of random orders in which all cases of an
-    entry run in one process, where each must give the same result as alone. `predictions`: whether the error model is
-    computed for its numbers too, where the rounding model decides; no verdict depends on that.
+    fails if it differs in its bits from the rounding model where a correct kernel does not: the kernel then rounds a
+    different value, or in a different way, even if its error is small. With `kernels`, it fails if the default release
+    is known to launch different kernels for this op on this GPU. `order`: the number of random orders in which all
+    cases of an entry run in one process; each case must give the same result as alone. `predictions`: whether the error
+    model is computed for display where the rounding model decides; no verdict depends on it.
     """
 
     model: UseModel = "auto"
@@ -67,7 +67,7 @@ class Checks:
 
     def samples(self, case: Case) -> bool:
         """Whether only a sample of a case's rows is checked exactly."""
-        if case.recorded:  # no rule for its mask says which rows matter
+        if case.recorded:  # without a rule for its mask, the rows that matter are unknown
             return False
         large = case.op.sizes.flop > WHOLE_FLOP or sum(root.nbytes for root in case.op.roots.values()) > WHOLE_BYTES
         return large if self.sample == "auto" else self.sample != "all"

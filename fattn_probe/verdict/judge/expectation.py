@@ -46,7 +46,7 @@ def expected_of(
     constants: Constants | None,
     rows: I64 | None = None,
 ) -> Expected:
-    """The expected output of the kernel with this geometry, and the reasons for missing parts.
+    """The expected output of the kernel with this geometry, with the reasons for any missing parts.
 
     `constants` are those of the source that ran, which the model needs; None if unknown. With `rows` (sequence, query,
     head), the result is for these rows: (1, rows, 1, hsv).

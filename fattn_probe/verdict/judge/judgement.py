@@ -16,7 +16,7 @@ from fattn_probe.verdict.measure.sampled import Sampled
 from fattn_probe.verdict.measure.verdict import Status, UpstreamSays, Verdict
 
 NAMED = 5
-"""The number of cases that a message names."""
+"""The largest number of cases that a message names."""
 ATTENTION_KERNEL = re.compile(r"\bflash_attn_(ext|tile)")
 
 
@@ -25,10 +25,10 @@ class Judgement:
     """One case on one target: what ran, and all results.
 
     `missing` says which expectations were not available and why. `sampled` is the extent of the exact check, None for
-    all. `finding` is the fault that stopped a run without an output. `output` is the sha256 of the output's bytes,
-    `seconds` are the timed runs. `known` is the id of the known defect of llama.cpp that caused a failure, or empty;
-    `doubt` is the reason why a failure may not be one. `dst` is the output if all of it was checked. `division` is the
-    origin of the occupancy that determines the division of KV rows among blocks, None if none does.
+    all. `finding` is the fault that stopped the run before it had an output. `output` is the sha256 of the output's
+    bytes, `seconds` are the timed runs. `known` is the id of the known defect of llama.cpp that caused a failure, or
+    empty; `doubt` is the reason why a failure may not be one. `dst` is the output if all of it was checked. `division`
+    is the origin of the occupancy that determines the division of KV rows among blocks, None if none does.
     """
 
     case: str
@@ -73,7 +73,7 @@ class Judgement:
 
     @property
     def warning(self) -> str:
-        """The accuracy warning of an output that is finite and passes, or is as designed; empty if there is none."""
+        """The accuracy warning for a finite output that passes or is as designed; empty if there is none."""
         accuracy, metrics, design = self.verdict.accuracy, self.verdict.metrics, self.verdict.design
         if accuracy is None or accuracy.passes or metrics is None or not metrics.all_finite:
             return ""
@@ -117,7 +117,7 @@ def raise_if_failed(found: Sequence[Judgement]) -> None:
     if number := counts[Status.UNJUDGED]:
         raise UnjudgedError(f"{number} of {len(found)} outputs could not be judged: {_named(found, Status.UNJUDGED)}")
     if counts[Status.UNSUPPORTED] == len(found):
-        raise ComparisonError("nothing was compared: no case is supported on its target")
+        raise ComparisonError("nothing was compared: no target supports its case")
 
 
 def _named(found: Sequence[Judgement], status: Status) -> str:

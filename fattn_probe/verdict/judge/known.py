@@ -1,7 +1,7 @@
 """Recognise upstream's known defects in failed cases, by the signs in known-defects.yaml.
 
-The signs are strict: if anything else goes wrong in the same kernel, the failure is not recognised. A recognised case
-still fails. A defect counts as known only if both the code that ran and the release that it is from have it.
+The signs are strict: if anything else is wrong in the same kernel, the failure is not recognised. A recognised case
+still fails. A defect counts as known only if both the code that ran and the release that it comes from have it.
 """
 
 import math
@@ -29,8 +29,8 @@ from fattn_probe.verdict.truth.rounding_model.tile import scanned_ends
 
 CATALOGUE = "known-defects.yaml"
 UPSTREAMS = "a known defect of llama.cpp"
-UNKNOWN_RELEASE = "the code has it, but not every release does, and the release that this source is from is not known"
-UNPROBED = "to know whether the code that ran has it, fattn-probe needs"
+UNKNOWN_RELEASE = "the code has it, but not every release does, and the release of this source is unknown"
+UNPROBED = "to tell whether the code that ran has it, fattn-probe needs"
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class Failure:
     """The evidence of one failed case.
 
     `cc` is the GPU's compute capability (`7.0`), `kernel` the attention kernel, `finding` the fault that stopped the
-    run, None for a wrong output. `only_masked_nan`: the only wrong values are NaN in fully masked rows. `checks` are
-    the names of the checks that a correct output fails. `inputs` are the bytes of the op's roots. `scanned`: a kernel
-    has scanned the mask before. `right_for` says whether the output is correct for a different op, which reads the
-    given roots instead of those in `inputs`, or in addition to them.
+    run, None for a wrong output. `only_masked_nan`: all wrong values are NaN in fully masked rows. `checks` are the
+    names of the checks that a correct output fails. `inputs` are the bytes of the op's roots. `scanned`: an earlier
+    kernel scanned the mask. `right_for` tells whether the output is correct for a different op, with the given roots in
+    place of, or in addition to, those in `inputs`.
     """
 
     op: Op
@@ -99,7 +99,7 @@ class Signs(Spec):
 
 
 class Defect(Spec):
-    """One defect: what it is in a sentence, the releases and the code that have it, and its signs."""
+    """One defect: a sentence about it, the releases and the code that have it, and its signs."""
 
     id: str
     about: str
@@ -139,7 +139,7 @@ def fewer_than_32_columns(failure: Failure) -> bool:
 
 
 def heads_are_padded(failure: Failure) -> bool:
-    """Whether the kernel's last tile of a K/V head has more heads than remain in Q."""
+    """Whether the kernel's last tile of a K/V head has more heads than Q has left."""
     columns = columns_of_tile(failure.kernel)
     return columns is not None and failure.op.sizes.group % columns[1] != 0
 
@@ -154,7 +154,7 @@ def mask_ends_inside_tile(failure: Failure) -> bool:
 
 
 def right_with_V_in_K(failure: Failure, column: int) -> bool:
-    """Whether the output is correct for a V inside K's rows, from a column on, although the op has a different V."""
+    """Whether the output is correct for V in K's rows from `column` on, although the op has a different V."""
     K, sizes = failure.op.tensors["K"], failure.op.sizes
     if sizes.hsk <= sizes.hsv or (column and is_quantized(K.type)):
         return False
@@ -166,10 +166,10 @@ def right_with_V_in_K(failure: Failure, column: int) -> bool:
 
 
 def right_with_narrow_mask(failure: Failure) -> bool:
-    """Whether the mask is wider than K, and the output is correct for mask rows with a stride of K's length.
+    """Whether the mask is wider than K, and the output is correct for mask rows with a stride of n_kv.
 
-    A scan of the mask reads the rows where they are, and the kernel skips the KV rows that it finds masked for both
-    queries. With fewer masks than sequences, what the scan reads is unknown.
+    A scan of the mask uses the correct stride, and the kernel skips the KV rows that the scan finds masked for both
+    queries. With fewer masks than sequences, it is unknown what the scan reads.
     """
     op, sizes, mask = failure.op, failure.op.sizes, failure.op.tensors.get("mask")
     if mask is None or mask.ne[0] <= sizes.n_kv or (failure.scanned and mask.ne[3] < sizes.n_seq):
@@ -185,7 +185,7 @@ def right_with_narrow_mask(failure: Failure) -> bool:
 
 
 def is_view_of_converted_K(op: Op) -> bool:
-    """Whether V is part of the rows of a K that is not f16, not from the first column, and K itself is not a view."""
+    """Whether V is part of K's rows but not from the first column, K is not f16, and K itself is not a view."""
     K, V = op.tensors["K"], op.tensors["V"]
     whole = K.offset == 0 and op.roots[K.root].ne == K.ne
     return K.type != "f16" and whole and V.root == K.root and V.offset > K.offset
@@ -225,14 +225,14 @@ CONDITIONS: Mapping[str, Callable[[Failure], bool]] = MappingProxyType(
         "correct if V is the end of K's rows": lambda failure: right_with_V_in_K(
             failure, failure.op.sizes.hsk - failure.op.sizes.hsv
         ),
-        "correct if the rows of a wider mask followed each other at K's length": right_with_narrow_mask,
+        "correct if the rows of a wider mask were n_kv entries apart": right_with_narrow_mask,
         "correct if V is the start of K's rows": lambda failure: right_with_V_in_K(failure, 0),
     }
 )
 
 
 def is_large(op: Op, names: str) -> bool:
-    """Whether the memory of one of these tensors has more than 2 GiB."""
+    """Whether one of these tensors takes more than 2 GiB of memory."""
     return any(op.roots[op.tensors[name].root].nbytes > 1 << 31 for name in names)
 
 

@@ -1,4 +1,4 @@
-"""The origin of the code that ran: what was built, and the release that it comes from.
+"""The origin of the code that ran: the built tree, and the release that it comes from.
 
 A defect in the tree does not excuse a failure, because a change may have introduced it: the release must have it too.
 A defect is recognised by fragments of C++ in the patched CUDA files of a tree.
@@ -116,8 +116,8 @@ class ReleaseRange:
     def of(self, build_number: str, known: Sequence[int]) -> bool | None:
         """Whether a release has the defect, judging by known releases (sorted); None if its neighbours differ.
 
-        A release newer than all known ones is like the newest. Without a number, it only has defects that were never
-        fixed.
+        A release newer than all known ones is like the newest. A release without a number only has defects that were
+        never fixed.
         """
         if not build_number.isdecimal():
             return None if self.until is not None else True
@@ -133,9 +133,9 @@ class ReleaseRange:
 class SourceOrigin:
     """The code that was built.
 
-    `code` is the code that ran, with patches, None if the source is not available. `release` is the code of the release
-    or upstream commit that it is from, None for a user's own tree, whose origin only `build_number` shows.
-    `unchanged`: the code is that of the release.
+    `code` is the code that ran, with patches; None if the source is not available. `release` is the code of its release
+    or upstream commit; None for a user's own tree, whose origin only `build_number` shows. `unchanged`: the code is
+    that of the release.
     """
 
     build_number: str
@@ -149,7 +149,7 @@ class SourceOrigin:
         return not self.build_number.isdecimal() and (self.release is not None or self.unchanged)
 
     def release_has(self, probes: Iterable[Probe], range: ReleaseRange) -> bool | None:
-        """Whether the release has a defect; None if that is not known."""
+        """Whether the release has a defect; None if unknown."""
         return range.of(self.build_number, builds()) if self.release is None else all_hold(probes, self.release)
 
     def tree_has(self, probes: Iterable[Probe], range: ReleaseRange) -> bool | None:

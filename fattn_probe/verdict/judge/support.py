@@ -1,4 +1,4 @@
-"""The verdict on a run without an output, and what releases support.
+"""The verdict on a run without an output, and the ops that releases support.
 
 There are two tables by op and GPU: the releases that support the op, and the kernels that the default release launches.
 
@@ -30,7 +30,7 @@ TABLE, KERNELS = "support.csv", "kernels.csv"
 LOST = "support lost"
 """The beginning of the reason for an op that is no longer supported."""
 NVIDIA, AMD, NONE = "yes", "amd", "no"
-"""The words in a cell: for all compute capabilities of NVIDIA, for all architectures of AMD, and for none."""
+"""The words in a cell for all compute capabilities of NVIDIA, all architectures of AMD, and none."""
 BETWEEN = "; "  # kernels of an op
 
 
@@ -98,12 +98,12 @@ def taken_without_patches(session: Session, case: Case, target: Target) -> bool:
 
 @cache
 def shipped() -> Support:
-    """The table of this package."""
+    """The package's table of support."""
     return support_of((files(__package__) / TABLE).read_text(encoding="utf-8"), capabilities())
 
 
 def capabilities() -> dict[str, frozenset[str]]:
-    """The capabilities of the catalogue, by the words for them in a cell."""
+    """The capabilities in the device catalogue that each word in a cell stands for."""
     found = {device.cc: AMD if device.gfx else NVIDIA for device in load_devices().values()}
     return {word: frozenset(cc for cc, whose in found.items() if whose == word) for word in (NVIDIA, AMD)}
 
@@ -115,12 +115,12 @@ def choices_of(text: str) -> Choices:
 
 @cache
 def shipped_choices() -> Choices:
-    """The table of kernels of this package."""
+    """The package's table of kernels."""
     return choices_of((files(__package__) / KERNELS).read_text(encoding="utf-8"))
 
 
 def kernels(op: Op, cc: str, build_number: str, launches: Sequence[LaunchRecord]) -> Check:
-    """Check that a run launches the same kernels as the release does for an op on a GPU."""
+    """Check that a run launches the same kernels for an op on a GPU as its release does."""
     name, row = "kernels", shipped_choices().get(op.digest, {})
     expected = row.get(cc, "")
     if not expected or row["build"] != build_number:
@@ -128,7 +128,7 @@ def kernels(op: Op, cc: str, build_number: str, launches: Sequence[LaunchRecord]
     found = [f"{family} {','.join(values)}" for family, values in map(kernel_key, launches) if family]
     said = BETWEEN.join(dict.fromkeys(found))
     if said == expected:
-        return Check(name, True, False, f"{said}, as known")
+        return Check(name, True, False, f"{said}, as recorded")
     words = f"it launches {said or 'no attention kernel'}, where b{build_number} has {expected}"
     return Check(name, False, True, words)
 
@@ -157,7 +157,7 @@ def verdict_without_output(outcome: Unsupported | Missing | Finding | Failed | L
 
 
 def finding_of(outcome: object) -> Finding | None:
-    """The finding that stopped a run, shortened for people, or that of ggml's abort; None for any other outcome."""
+    """The finding that stopped a run, with shortened names, or one made from ggml's abort; None for other outcomes."""
     match outcome:
         case Finding():
             return replace(shortened(outcome), message=headline(outcome))

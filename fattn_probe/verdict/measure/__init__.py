@@ -1,1 +1,1 @@
-"""The distance of an output from the truth, and whether it is within the limits."""
+"""Measure how far an output is from the truth, and whether it is within the limits."""

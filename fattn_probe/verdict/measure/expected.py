@@ -12,9 +12,9 @@ from fattn_probe.verdict.measure.metrics import Deviation
 from fattn_probe.verdict.truth.error_model.prediction import ODDS, RMSE_LIMIT, Prediction
 
 SAMPLING = 5.0
-"""If the prediction samples rows, this many of its standard errors are added to the limit."""
+"""If the prediction samples rows, the limit is widened by this many of its standard errors."""
 ROW_LIMIT = 16.0
-"""The limit for a row, whose few errors depend on each other."""
+"""The limit for a single row: its few errors depend on each other."""
 MODEL_LIMIT = 0.14
 """Limit of the output's RMSE distance from the model, as a share of the model's own error: 2 % of its NMSE."""
 MODEL_ROW_LIMIT = 0.5
@@ -27,9 +27,9 @@ LEAST_ULPS = 4.0
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """The expected output of a run; prediction or model may be missing, and `missing` says why.
+    """The expected output of a run; the prediction or the model may be missing, and `missing` says why.
 
-    `predict` computes the prediction when it is first read: that is a third of the work of judging, and in vain where
+    `predict` computes the prediction when it is first read: this is a third of the work of judging, and is wasted where
     the model decides. `bit_exact`: correct kernels usually equal the model in every bit on this target.
     """
 
@@ -54,13 +54,13 @@ class Expected:
 
 @dataclass(frozen=True)
 class Design:
-    """Whether an output is the result of its kernel's arithmetic for the inputs.
+    """Whether an output is what its kernel's arithmetic makes of the inputs.
 
     `by` is the basis: `model` or `prediction`. `error_by_bound` is the largest |error| as a share of its element's
     bound. `rmse_by_predicted` and `row_rmse_by_predicted` (worst row) are relative to the prediction. `off_model` and
     `row_off_model` are the RMSE of output - model as a share of the model's own error. `equal_bits` is the share of
     elements that equal the model in every bit. Unknown values are None. `lost` gives the origin of the predicted mean
-    error, `assumed` the parts of the kernel's arithmetic that are assumptions, if the prediction depends on any.
+    error; `assumed` the parts of the kernel's arithmetic that are only assumed, if the prediction depends on any.
     Raises ValueError if an output passes although one of its figures is NaN.
     """
 
@@ -104,9 +104,9 @@ def hold(dst: F32, reference: F64, expected: Expected, *, predictions: bool = Tr
     """Compare an output (n_seq, n_q, n_head, hsv) with its model and its prediction; None if no row has either.
 
     A row is judged by the model if the model has no NaN there or the same NaNs as the output, otherwise by the
-    prediction. The design passes if all rows do. If the model judges all rows, the prediction's numbers are only shown
-    beside its own, and left out without `predictions`. NaN and infinity are judged elsewhere; here they only have to
-    agree with the model.
+    prediction. The design passes if all rows do. If the model judges all rows, the numbers of the prediction are only
+    shown beside those of the model, and left out without `predictions`. NaN and infinity are judged elsewhere; here
+    they only have to match those of the model.
     """
     none = np.zeros(dst.shape[:3], np.bool_)
     modelled = none
@@ -134,7 +134,7 @@ def hold(dst: F32, reference: F64, expected: Expected, *, predictions: bool = Tr
     failed = [design for design in designs if not design.passes] or designs
     reason = " and ".join(design.reason for design in failed)
     joined = replace(reduce(_beside, designs), passes=all(one.passes for one in designs), reason=reason)
-    found = parts[-1][2]  # the last one decides for rows that neither covers
+    found = parts[-1][2]  # the last part decides for rows that neither covers
     for rows, _, own in reversed(parts[:-1]):
         here = rows[..., None]
         found = Deviation(
@@ -144,13 +144,13 @@ def hold(dst: F32, reference: F64, expected: Expected, *, predictions: bool = Tr
 
 
 def _beside(design: Design, other: Design) -> Design:
-    """A design, with missing numbers filled in from a second one."""
+    """The first design, with missing numbers filled in from the second."""
     mine = {name: value for name, value in vars(design).items() if value is not None and value != ""}
     return Design(**{**vars(other), **mine})
 
 
 def with_gaps(expected: Expected) -> Expected:
-    """Add to `missing` the rows for which the model is not a number, and those that have no prediction either."""
+    """Add to `missing` the rows in which the model is NaN, and those of them that have no prediction either."""
     gaps = []
     odd = None if expected.model is None else np.isnan(expected.model).any(axis=3)
     if odd is None or odd.any():
@@ -170,7 +170,7 @@ def with_gaps(expected: Expected) -> Expected:
 def _too_wide(prediction: Prediction, reference: F64, rows: Bools) -> Bools:
     """The rows for which an output of zeros, or twice the answer, would be within the prediction.
 
-    Rows whose answer is too small for the kernel's numbers do not count: it is designed to give zeros there.
+    Rows whose answer is too small for the kernel's number format do not count: zeros are correct there.
     """
     size = _root_mean_square(reference)
     matters = size > SMALL_ROW * np.sqrt(np.mean(size**2))
@@ -226,7 +226,7 @@ def _against_model(dst: F32, reference: F64, model: F32, rows: Bools) -> tuple[D
         off = np.where(both & here, np.abs(dst.astype(np.float64) - model), 0.0)
     floor, unit, spread = model_units(reference, model, rows)
     row_off = _root_mean_square(off)
-    with np.errstate(divide="ignore", over="ignore"):  # in a row where the model is exact, such as zeros
+    with np.errstate(divide="ignore", over="ignore"):  # in a row where the model is exact, such as all zeros
         by_row = np.divide(row_off, unit, out=np.zeros_like(row_off), where=row_off > 0)
     distance = float(np.sqrt(np.mean(off[rows] ** 2)))
     whole = distance / spread if spread else (np.inf if distance else 0.0)
@@ -259,8 +259,8 @@ def rmse_limit(prediction: Prediction, rows: Bools) -> float:
     """The largest measured / predicted RMSE of a correct output, for these rows together.
 
     The prediction's standard error, which comes from sampling rows, widens it. So do rows whose elements all have the
-    same error, as with a constant V: their mean square is that of one draw, not of many. The sum of the draws' squares
-    exceeds this with a probability of `ODDS` (Laurent and Massart, Annals of Statistics 28(5), 2000, lemma 1).
+    same error, as with a constant V: their mean square is that of one random draw, not of many. The sum of the draws'
+    squares exceeds this with a probability of `ODDS` (Laurent and Massart, Annals of Statistics 28(5), 2000, lemma 1).
     """
     squares, common = np.square(prediction.row_rmse[rows & prediction.sampled]), prediction.row_common[rows]
     sampling, odds = 1.0, -np.log(ODDS)
@@ -272,9 +272,9 @@ def rmse_limit(prediction: Prediction, rows: Bools) -> float:
 
 
 def model_units(reference: F64, model: F32, rows: Bools) -> tuple[F64, F64, float]:
-    """The units for differences from a rounding model, as absolute values.
+    """Units for differences from a rounding model, as absolute values.
 
-    For each row, the ignored difference and the model's own error; and its own error over all `rows`.
+    For each row, the difference that is ignored and the model's own error; then the model's own error over all `rows`.
     """
     with np.errstate(invalid="ignore"):
         own = np.where(np.isfinite(model), model - reference, 0.0)

@@ -1,4 +1,4 @@
-"""The limits that `judge` uses as numbers, with an expected output, for programs that compare without fattn-probe."""
+"""The limits of `judge` as numbers, with an expected output, for programs that compare without fattn-probe."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class Limits:
             raise ValueError("a limit cannot be NaN")
 
     def hold(self, dst: F32) -> bool:
-        """Whether an output is within the limits; it must be finite where the expected one is, and nowhere else."""
+        """Whether an output is within the limits; it must be finite exactly where the expected output is."""
         both = np.isfinite(dst) & np.isfinite(self.expected)
         same = (dst == self.expected) | (np.isnan(dst) & np.isnan(self.expected))
         if not (both | same).all():
@@ -80,7 +80,7 @@ def choose_limits(
 def possible_limits(reference: F64, tolerance: Tolerance, expected: Expected) -> Iterator[Limits]:
     """All limits that apply, except limits around the exact answer that the rounding model itself exceeds.
 
-    A prediction or model without some rows is not used: one number for the whole output cannot leave rows out.
+    A prediction or model that lacks rows is not used, because one number for the whole output cannot leave rows out.
     """
     predicted = expected.predicted
     prediction = expected.prediction if predicted is not None and predicted.all() else None

@@ -1,4 +1,4 @@
-"""The distance of an output from an answer: pure functions of two arrays of dst's shape, (n_seq, n_q, n_head, hsv)."""
+"""The distance between an output and an answer: pure functions of two arrays of shape (n_seq, n_q, n_head, hsv)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -33,10 +33,10 @@ class Metrics:
     """The errors of an output relative to the exact answer.
 
     `nmse` is sum((dst-ref)^2)/sum(ref^2) over all elements, NaN if one is not finite; the other errors cover the finite
-    elements, and are NaN if there are none. `rmse` is their root mean square. `mean_error` is the mean of dst-ref,
-    `bias` the same as a share of the mean |ref|: noise averages out, a lost term does not. `max_rel` is the largest
-    error relative to the exact value, where that is not 0. `f16_ulps` (largest) and `mean_f16_ulps` are errors in
-    units of the f16 spacing at the answer. `nan` does not include `unwritten`. `worst` has the largest absolute error;
+    elements, and are NaN if there are none. `rmse` is their root mean square. `mean_error` is the mean of dst-ref;
+    `bias` is that as a share of the mean |ref|: noise averages out, a lost term does not. `max_rel` is the largest
+    error relative to the exact value, where that is not 0. `f16_ulps` (largest) and `mean_f16_ulps` are errors in units
+    of the f16 spacing at the answer. `nan` does not include `unwritten`. `worst` has the largest absolute error;
     `first_bad` is the first element, in memory order, that is NaN, infinite or unwritten.
     """
 
@@ -92,7 +92,7 @@ def measure(dst: F32, reference: F64) -> Metrics:
 
 
 def f16_spacing(values: F64) -> F64:
-    """The distance between neighbouring f16 numbers at these values; above 65504, that of the largest numbers."""
+    """The distance between neighbouring f16 numbers at these values; above 65504, that of the largest ones."""
     exponent = np.where(values == 0.0, -14, np.clip(np.frexp(values)[1] - 1, -14, 15))
     return np.asarray(np.ldexp(1.0, exponent - 10), np.float64)
 
@@ -139,7 +139,7 @@ class Deviation:
     unit: F64
 
     def of(self, dst: F32) -> F64:
-        """The absolute error of an output in units of `unit`; infinite where the output is not finite, or `unit` 0."""
+        """The absolute error in units of `unit`; infinite where an output is not finite or `unit` is 0."""
         with np.errstate(invalid="ignore", divide="ignore"):
             off = np.abs(dst - self.base)
             return np.where(off == 0.0, 0.0, np.where(np.isfinite(dst), off / self.unit[..., None], np.inf))
@@ -217,7 +217,7 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def _largest(values: F64) -> Coordinate | None:
-    """The index of the largest value; None if all are zero."""
+    """The coordinate of the largest value; None if all are zero."""
     index = int(values.argmax())
     return coordinate(index, values.shape) if values.flat[index] > 0.0 else None
 

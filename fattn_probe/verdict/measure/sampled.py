@@ -1,4 +1,4 @@
-"""The verdict on a large output: a sample of rows is checked exactly; the others must be finite and plausible."""
+"""Judge a large output: a sample of rows is checked exactly; the other rows must be finite and plausible."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -23,9 +23,9 @@ AT_RANDOM = 8
 """Random rows per head in addition to the required ones, unless the user gives a number of rows."""
 RNG = 78
 IN_A_TILE = 2
-"""Random rows of a chosen tile, if only part of the output is computed or read."""
+"""Random rows per chosen tile, if only part of the output is computed or read."""
 ZERO_AT_ONCE = 64
-"""The number of zero rows outside the hull for which the mask is checked at once."""
+"""The number of zero rows outside the hull whose masks are checked at once."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ def sampled_of(case: Case, rows: I64, part: Part | None, target: Target) -> Samp
 def rows_of_selection(case: Case, geometry: Geometry, selection: Selection, number: int | None = None) -> I64:
     """The rows to check in a part of the output: the first and the last of each chosen tile, and random ones.
 
-    These include a row of each head whose hull is known: only a checked row says how far outside the hull a head's rows
-    may be. The others are a few of each tile, or from all tiles up to `number` rows in total.
+    These include a row of each head whose hull is known: only a checked row tells how far outside the hull a head's
+    rows may lie. The others are a few per tile, or drawn from all tiles up to `number` rows in total.
     """
     rng = np.random.default_rng((case.seed, RNG))
     tiles = [rows_of_tiles(geometry, case.op.sizes, np.array([tile])) for tile in selection.tiles]
@@ -111,7 +111,7 @@ def rows_of_selection(case: Case, geometry: Geometry, selection: Selection, numb
 
 
 def _block_seams(case: Case, geometry: Geometry) -> Iterator[tuple[int, int, int]]:
-    """The first and the last row of output tiles that several CUDA blocks share; of a few tiles if there are many."""
+    """The first and the last row of output tiles that several CUDA blocks share; only a few tiles if there are many."""
     kernel = geometry.kernel
     shared = np.array([index for index, parts in enumerate(geometry.parts) if len(parts) > 1], np.intp)
     for index in spaced(shared):
@@ -132,7 +132,7 @@ def judge_sample(
 ) -> Verdict:
     """Check a sample of the rows of an output (n_seq, n_q, n_head, hsv) exactly, and all rows against V's convex hull.
 
-    With `among`, only these rows were computed, and the others are not read.
+    With `among`, only these rows were computed; the others are not read.
 
     `expected` and the verdict's deviation are for the sampled rows, as the queries of one head: (1, rows, 1, hsv). The
     metrics are those of the sample, with coordinates in the whole output. An unsampled row may lie outside the hull by

@@ -19,14 +19,14 @@ BIASED = 1e-3
 """The mean error, as a share of the answer's size, that causes a warning."""
 FEW_BITS = "equal the rounding model in every bit; usually all do"
 LEAST_BITS = 0.9
-"""With a smaller share of elements equal to the rounding model, a kernel must compute differently. The shipped cases
-have 1.0 on an H200 and on simulated GPUs; other compilers should give at least 0.97."""
+"""If a smaller share of elements equals the rounding model, a kernel must compute differently. The shipped cases
+give 1.0 on an H200 and on simulated GPUs; other compilers should give at least 0.97."""
 CHANCE = 5.0
 """The number of standard deviations by which a mean error must differ from 0."""
 
 NOT_PREDICTED = "have neither a model nor a prediction, and there"
 TOO_WIDE = "have a predicted error as large as the answer, so the tolerance decides, and there"
-"""The words between the number of rows and their excess over the tolerance."""
+"""Texts between the number of rows and their excess over the tolerance."""
 ZERO_BY_ZERO = "only in fully masked rows: the op is 0 there, but the kernel divides 0 by 0; see llama.cpp #19098"
 
 
@@ -99,12 +99,12 @@ def judge(
 
     It passes if every element is written and finite, and the output is as designed and within the tolerance. A default
     tolerance applies only to rows without an expectation. It is unjudged if the exact answer is not finite, or if rows
-    outside the tolerance count as designed only because the prediction allows any value, unless they are what the
-    kernel's own weights make of V. Arrays have dst's shape (n_seq, n_q, n_head, hsv). `fully_masked` (n_seq, n_q,
-    n_head) marks the rows whose mask is -inf everywhere; it does not change the verdict, but explains NaNs that occur
-    only there. Without `predictions`, the prediction's numbers are left out where the rounding model decides, unless
-    there is a mean error to compare with them. `describe` puts the wrong rows (n_seq, n_q, n_head) into words, and
-    `place` gives an element its coordinate in the whole output. InputError for different shapes.
+    outside the tolerance count as designed only because the prediction allows any value, unless they match the kernel's
+    own weights applied to V. Arrays have dst's shape (n_seq, n_q, n_head, hsv). `fully_masked` (n_seq, n_q, n_head)
+    marks the rows whose mask is -inf everywhere; it does not change the verdict, but explains NaNs that occur only
+    there. Without `predictions`, the prediction's numbers are left out where the rounding model decides, unless there
+    is a mean error to compare. `describe` puts the wrong rows (n_seq, n_q, n_head) into words, and `place` gives an
+    element its coordinate in the whole output. InputError for different shapes.
     """
     if not np.isfinite(reference).all():
         return Verdict(Status.UNJUDGED, "the exact answer is not finite everywhere")
@@ -164,9 +164,9 @@ def given(tolerance: Tolerance) -> bool:
 
 
 def accuracy(dst: F32, reference: F64, metrics: Metrics, design: Design | None, *, bit_exact: bool) -> Accuracy:
-    """How close an output is to the exact answer: its NMSE relative to upstream's bound, and whether errors are biased.
+    """Whether an output is close to the exact answer: its NMSE against upstream's bound, and the bias of its errors.
 
-    A mean error counts if it is at least a thousandth of the answer's size, and either predicted or far more than
+    A mean error counts if it is at least a thousandth of the answer's size, and either predicted or far larger than
     chance. With `bit_exact`, many elements that differ from the rounding model cause a warning too.
     """
     if not metrics.all_finite:
@@ -196,17 +196,16 @@ def few_bits(design: Design | None, *, bit_exact: bool) -> str:
 
 
 def _is_systematic(error: F64) -> bool:
-    """Whether the mean error is far larger than chance would make it."""
+    """Whether the mean error is far larger than chance allows."""
     rows = error.mean(axis=3).ravel()
     spread = rows.std() / np.sqrt(rows.size) if rows.size > 1 else error.std() / np.sqrt(error.size)
     return bool(abs(rows.mean()) > CHANCE * spread)
 
 
 def upstream_says(dst: F32, reference: F64, tolerance: float = UPSTREAM_TOLERANCE) -> UpstreamSays:
-    """The verdict of test-backend-ops by its own rules, with the exact answer (rounded to float32) as its oracle.
+    """The verdict that test-backend-ops would give, with the exact answer (rounded to float32) as its oracle.
 
-    According to these rules, an element of +-FLT_MAX counts as infinite, and two outputs that are all zeros, whose NMSE
-    is 0/0, pass.
+    By its rules, an element of +-FLT_MAX counts as infinite, and two outputs of zeros, whose NMSE is 0/0, pass.
     """
     oracle = reference.astype(np.float32)
     if np.isnan(dst).any():

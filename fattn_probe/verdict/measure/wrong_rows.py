@@ -10,7 +10,7 @@ LISTED = 6
 
 
 def describe_rows(wrong: npt.NDArray[np.bool_]) -> str:
-    """The number of wrong rows (n_seq, n_q, n_head) and their places along each axis; fully wrong axes are omitted."""
+    """The number of wrong rows (n_seq, n_q, n_head) and their positions on each axis; fully wrong axes are omitted."""
     if wrong.all():
         if wrong.size == 1:
             return "the only row is wrong"

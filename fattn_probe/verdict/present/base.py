@@ -1,4 +1,4 @@
-"""Launches of an edited or patched llama.cpp that differ from those of its base, as text and as JSON."""
+"""Launches of an edited or patched llama.cpp that differ from those of its base, shown as text and as JSON."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ OtherLaunches = tuple[Judgement, tuple[LaunchRecord, ...]]
 
 @dataclass(frozen=True)
 class BesideBase:
-    """The launches that differ from a base, among `compared` cases; `missing` lists cases not compared, and why."""
+    """The launches that differ from a base, among `compared` cases; `missing` says which were not, and why."""
 
     base: str
     compared: int
@@ -36,7 +36,7 @@ class BesideBase:
         return cls(parts[0].base, sum(part.compared for part in parts), differ, missing) if parts else None
 
     def lines(self) -> Iterator[Text]:
-        """The differences in words, each once with the number of cases."""
+        """The differences in words: each appears once, with its number of cases."""
         if self.missing:
             yield Text(f"launches not compared with those of {self.base}: {self.missing}", "yellow")
         if self.differ:

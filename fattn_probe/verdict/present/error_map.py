@@ -27,7 +27,7 @@ SCALE = ColourScale(
     ),
     NOT_FINITE,
 )
-"""The scale of all error maps in a terminal and on a page, where dark is worse. An error of 1 is the predicted one."""
+"""The scale of all error maps in terminals and on pages; darker is worse. An error of 1 is as large as predicted."""
 FINE = ramp(np.logspace(-1, 3, 161).tolist(), NOT_FINITE)
 WIDTH, HEIGHT, LABEL = 72, 16, 12
 PIXELS = 512

@@ -1,4 +1,4 @@
-"""Verdict rows and differences as text and as JSON documents."""
+"""Show judgements and differences as text and as JSON documents."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -61,18 +61,18 @@ def explanations(rows: Sequence[Judgement], maps: bool = True) -> Iterator[Rende
     for note in dict.fromkeys(note for _, note in notes if note):  # each once
         yield Text(f"{_first_of([row for row, said in notes if said == note])}: {note}", "dim")
     yield from (Text(f"{row.case} on {row.on}: {row.sampled}", "dim") for row in rows if row.sampled is not None)
-    # The rows whose grid depends on figures of a different kernel build, by the origin of the figures.
+    # The rows whose grid depends on assumed or foreign occupancy figures, by the figures' origin.
     for origin in dict.fromkeys(row.division for row in rows if row.division is not None and not row.division.known):
         concerned = _first_of([row for row in rows if row.division == origin])
-        said = "a GPU may divide the KV rows among more or fewer blocks, and have different bits"
-        yield Text(f"{concerned}: {said}, since the occupancy is not known: {origin.explained}", "dim")
+        said = "a GPU may divide the KV rows among more or fewer blocks, and give different bits"
+        yield Text(f"{concerned}: {said}, since the occupancy is unknown: {origin.explained}", "dim")
     yield from (Text(line, "yellow") for line in by_defect(row.known for row in rows))
     parts = [f"{number} {status.value}" for status, number in count(rows).items() if number]
     yield Text(", ".join(parts) or "nothing to compare", style="bold")
 
 
 def render_difference(difference: Difference) -> RenderableType:
-    """Show two captures: a sentence, the kernels if they differ, tiles, blocks and the worst elements."""
+    """Show how two captures differ: a sentence, the kernels if they differ, tiles, blocks and the worst elements."""
     status = Text(difference.status.value, STYLES[difference.status])
     head = Text.assemble(f"{difference.a} and {difference.b}: ", status, f", {difference.reason}")
     parts: list[RenderableType] = [head]
@@ -175,7 +175,7 @@ def _errors(metrics: Metrics) -> str:
     if np.isnan(metrics.rmse):
         return "errors: none, since no element is finite"
     return (
-        f"errors: RMSE {metrics.rmse:.3g}, largest {metrics.max_abs:.3g}, by the answer's size {metrics.max_rel:.3g}, "
+        f"errors: RMSE {metrics.rmse:.3g}, largest {metrics.max_abs:.3g}, largest relative {metrics.max_rel:.3g}, "
         f"in f16 ulps {metrics.f16_ulps:.3g} (mean {metrics.mean_f16_ulps:.2g}), mean error {100 * metrics.bias:+.2g} %"
     )
 

@@ -1,1 +1,1 @@
-"""The correct output: the exact reference, the model of the kernels' rounding, and the expected error."""
+"""The correct output: the exact reference, the rounding model of the kernels, and the expected error."""

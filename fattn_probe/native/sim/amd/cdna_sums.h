@@ -1,6 +1,6 @@
 // How the matrix instructions of CDNA round sums, as the authors of MMA-Sim measured it on an MI100, an MI210 and an
-// MI300X (Xie, Wang, Yang, Yang, arXiv 2511.10909). Each function takes a[k] of a row of A, b[k] of 8 columns of B,
-// and what is in C for these.
+// MI300X (Xie, Wang, Yang, Yang, arXiv 2511.10909). Each function takes a[k] of a row of A, b[k] of 8 columns of B, and
+// the corresponding elements of C.
 #pragma once
 
 #include "factors.h"
@@ -18,14 +18,14 @@ template <int K> Words in_order(const float *a, const Floats *b, Words c) {
     return as<Words>(sum);
 }
 
-// A denormal becomes a zero of its sign, on CDNA2.
+// On CDNA2, a denormal becomes a zero of the same sign.
 template <bool flushes> Floats flushed(Floats values) {
     const Ints bits = as<Ints>(values);
     return flushes ? as<Floats>((bits & 0x7F800000) == 0 ? bits & INT32_MIN : bits) : values;
 }
 
-// (a0*b0 + a1*b1) + (a2*b2 + a3*b3), or of two products the first bracket, is added to c; then the next. Each operation
-// rounds.
+// (a0*b0 + a1*b1) + (a2*b2 + a3*b3), or only the first bracket for two products, is added to c; then the next group.
+// Each operation rounds.
 template <int K, int group, bool flushes> Words in_pairs(const float *a, const Floats *b, Words c) {
     Floats sum = as<Floats>(flushes && (c & 0x7F800000) == 0 ? Words{} : c);
     const auto term = [&](int k) { return flushed<flushes>(a[k] * b[k] + Floats{}); };
@@ -41,8 +41,8 @@ inline Doubles floor_of(Doubles values) { // below 2^51
     return near > values ? near - 1.0 : near;
 }
 
-// The end of a fused sum: `sum` of products in units of 2^(exponent - 24), and c, both aligned to the larger exponent
-// and cut downwards, c to 24 bits behind the point and the sum to 31. Rounds to nearest.
+// The end of a fused sum: `sum` of products in units of 2^(exponent - 24), and c are aligned to the larger exponent and
+// rounded down, c to 24 bits after the point and the sum to 31. The result is rounded to nearest.
 inline HalfOfFloats add_aligned(HalfOfInts sum, HalfOfInts exponent, HalfOfFloats c, HalfOfInts c_exponent) {
     const HalfOfInts most = larger(exponent, c_exponent);
     const Doubles products = floor_of(convert<Doubles>(sum) * power_of_two(exponent - most + 7));
@@ -50,7 +50,7 @@ inline HalfOfFloats add_aligned(HalfOfInts sum, HalfOfInts exponent, HalfOfFloat
     return convert<HalfOfFloats>((products + 128.0 * addend) * power_of_two(most - 31));
 }
 
-// What is no number, or too large for f32 before it is added.
+// A sum with infinity or NaN, or with products too large for f32.
 inline float plain_sum(const ScaledNumber *a, const Scaled *b, int count, int column, float c) {
     double sum = c;
     float infinite = 0.0f;
@@ -64,8 +64,8 @@ inline float plain_sum(const ScaledNumber *a, const Scaled *b, int count, int co
 
 constexpr int cdna_zero = -126; // the exponent of a zero
 
-// Products, cut toward zero to 24 bits behind the point of the largest exponent (that of a product is the sum of its
-// factors'), are summed exactly; add_aligned() adds c. Then the next `group` of products.
+// Products are truncated to 24 bits after the point at the largest exponent (a product's exponent is the sum of its
+// factors' exponents), and summed exactly; add_aligned() adds c. Then follows the next `group` of products.
 template <int K, int group> Words fused(const ScaledNumber *a, const Scaled *b, Words c) {
     Floats sum = as<Floats>(c);
     for (int first = 0; first < K; first += group) {

@@ -17,7 +17,7 @@ inline float dot2(uint16_t a0, uint16_t b0, uint16_t a1, uint16_t b1, float sum)
     const int32_t exponents[] = {exponent(a0) + exponent(b0), exponent(a1) + exponent(b1)};
     const auto field = static_cast<int32_t>(as<uint32_t>(sum) >> 23 & 255);
     if (__builtin_expect(field == 255 || (terms[0] - terms[0]) + (terms[1] - terms[1]) != 0.0f, 0)) {
-        return sum + terms[0] + terms[1]; // infinities and NaNs spread as in any sum
+        return sum + terms[0] + terms[1]; // infinities and NaNs propagate as in any sum
     }
     constexpr bool rdna3 = SIMT_GFX_NUMBER < 0x1200;
     const float c = rdna3 && field == 0 ? as<float>(as<uint32_t>(sum) & 0x80000000) : sum;
@@ -34,8 +34,8 @@ inline float dot2(uint16_t a0, uint16_t b0, uint16_t a1, uint16_t b1, float sum)
     }
 }
 #else
-// The pseudocode of AMD's guides, each operation rounded: nobody has published what this GPU does. A denormal sum
-// becomes 0, before and after, whatever the kernel's mode is (LLVM, SIISelLowering.cpp).
+// Follows the pseudocode of AMD's guides and rounds each operation; this GPU's actual rounding is not published. A
+// denormal sum becomes 0, before and after, in any mode of the kernel (LLVM, SIISelLowering.cpp).
 inline float dot2(uint16_t a0, uint16_t b0, uint16_t a1, uint16_t b1, float sum) {
     const auto without_denormal = [](float value) { return std::fabs(value) < 0x1p-126f ? 0.0f : value; };
     const float first = std::fma(float_of_half(a0), float_of_half(b0), without_denormal(sum));

@@ -29,7 +29,7 @@ struct Float {
     static constexpr int bits = 32, smallest = -126;
     static Floats decode(Words words) { return as<Floats>(words); }
 };
-struct ShortFloat { // xf32: of the fraction 10 bits count
+struct ShortFloat { // xf32: only 10 bits of the fraction count
     static constexpr int bits = 32, smallest = -126;
     static Floats decode(Words words) { return as<Floats>(words & ~0x1FFFu); }
 };
@@ -38,7 +38,7 @@ template <bool is_signed> struct Byte {
     static Ints decode(Words words) { return is_signed ? as<Ints>(words << 24) >> 24 : as<Ints>(words & 0xFF); }
 };
 
-// A denormal factor becomes a zero, of its sign or positive.
+// A denormal factor becomes a zero, of the same sign or positive.
 template <class Type, bool keeps_sign> struct Flushed : Type {
     static Floats decode(Words words) {
         const Floats values = Type::decode(words);
@@ -48,7 +48,7 @@ template <class Type, bool keeps_sign> struct Flushed : Type {
     }
 };
 
-// A factor with its exponent as an adder sees it: a denormal's is that of the smallest normal number.
+// A factor and its exponent as the adder sees it: a denormal has the exponent of the smallest normal number.
 struct Scaled {
     Floats value;
     Ints exponent;

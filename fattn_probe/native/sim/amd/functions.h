@@ -1,6 +1,6 @@
-// The functions of device code as clang compiles them for AMD's GPUs, without -ffast-math: LLVM's expansion of expf,
-// and AMD's device library. Assumed of the instructions v_exp_f32 and v_rcp_f32 is that they round correctly; AMD says
-// that they are right to 1 ulp. So are powf and the logarithms.
+// The functions of device code as clang compiles them for AMD GPUs without -ffast-math: LLVM's expansion of expf, and
+// AMD's device library. Assumed: v_exp_f32, v_rcp_f32, powf and the logarithms round correctly; AMD specifies that the
+// instructions are accurate to 1 ulp.
 #pragma once
 
 #include "../half_bits.h"
@@ -14,7 +14,7 @@ namespace simt {
 inline float exp2f(float x) { return static_cast<float>(std::exp2(static_cast<double>(x))); }
 
 inline float expf(float x) {
-    // Each step rounds; products of one statement are fused where the source says so.
+    // Each step rounds; products within a statement are fused only where the source says so.
     const float high = float_of_bits(0x3FB8AA3B), low = float_of_bits(0x32A5705F); // log2(e)
     const float turns = std::fma(x, high, -0.0f), whole = std::rint(turns);
     const float rest = (turns - whole) + std::fma(x, low, std::fma(x, high, -turns));

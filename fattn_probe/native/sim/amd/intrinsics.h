@@ -32,8 +32,8 @@ inline int __builtin_amdgcn_sudot4(bool a_signed, int a, bool b_signed, int b, i
     return simt::amd::dot4(a_signed, a, b_signed, b, sum, clamp);
 }
 
-// v_perm_b32: each byte of the selector takes one of the eight bytes of `high` and `low` (0 to 7), the sign of every
-// second one (8 to 11), 0 (12) or 0xFF.
+// v_perm_b32: each byte of the selector chooses one of the eight bytes of `high` and `low` (0 to 7), the sign of every
+// second byte (8 to 11), 0 (12) or 0xFF.
 inline uint32_t __builtin_amdgcn_perm(uint32_t high, uint32_t low, uint32_t selector) {
     const uint64_t bytes = static_cast<uint64_t>(high) << 32 | low;
     uint32_t result = 0;
@@ -49,7 +49,7 @@ inline uint32_t __builtin_amdgcn_perm(uint32_t high, uint32_t low, uint32_t sele
     return result;
 }
 
-// These tell clang how to order instructions.
+// Hints to clang for ordering instructions; they do nothing here.
 inline void __builtin_amdgcn_sched_barrier(int) {}
 inline void __builtin_amdgcn_sched_group_barrier(int, int, int) {}
 

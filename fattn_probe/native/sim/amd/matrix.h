@@ -1,5 +1,5 @@
-// clang's built-in functions for the matrix instructions of AMD's GPUs, those that llama.cpp's mma.cuh uses: each
-// architecture has only the ones that clang accepts for it.
+// The clang builtins for AMD matrix instructions that llama.cpp's mma.cuh uses. Each architecture has only those that
+// clang accepts for it.
 #pragma once
 
 #include "../ahead.h" // MatrixWork
@@ -123,7 +123,7 @@ SIMT_PART inline CD __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32(bool a_signed, co
 }
 #elif SIMT_GFX_NUMBER == 0x908 || SIMT_GFX_NUMBER == 0x90a || SIMT_GFX_NUMBER == 0x942
 namespace simt::amd {
-// MFMA can use a block of A or lanes of B more than once (cbsz, abid, blgp), which llama.cpp does not ask for.
+// MFMA can reuse a block of A or lanes of B (cbsz, abid, blgp); llama.cpp does not use this.
 template <class AB, class CD>
 SIMT_PART inline CD mfma(const char *name, MatrixWork work, const AB &a, const AB &b, const CD &c, int cbsz, int abid,
                          int blgp) {

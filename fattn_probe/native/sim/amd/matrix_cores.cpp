@@ -1,4 +1,4 @@
-// Compiled for one architecture of AMD's. Its kernels run with denormals, other than NVIDIA's: so must these functions.
+// Compiled for one AMD architecture. Unlike NVIDIA's kernels, its kernels keep denormals, so these functions must too.
 #if defined(SIMT_GFX_NUMBER)
 #include "matrix_cores.h"
 
@@ -17,9 +17,9 @@ constexpr bool rdna4 = !rdna3;
 constexpr bool rdna3 = false, rdna4 = false;
 #endif
 
-// Where element (x, y) of a matrix lies: of A (row, k), of B (column, k), of C and D (column, row). x runs along the
-// lanes. `chunk` consecutive y lie in the registers of one lane, `bits` each; the next chunk lies in the next of
-// `groups` groups of lanes; behind the last group follow the further registers of the first.
+// The position of element (x, y) of a matrix: (row, k) for A, (column, k) for B, (column, row) for C and D. x runs
+// along the lanes. `chunk` consecutive y are in the registers of one lane, `bits` each; the next chunk is in the next
+// of `groups` groups of lanes; after the last group come further registers of the first.
 template <int width, int groups, int chunk, int bits> struct Layout {
     static constexpr int lane(int y) { return width * (y / chunk % groups); }
     static constexpr int first_bit(int y) { return (y / (chunk * groups) * chunk + y % chunk) * bits; }
@@ -41,13 +41,13 @@ template <int width, int groups, int chunk, int bits> struct Layout {
     }
 };
 
-// Of A and B. On RDNA3 a lane has all k of a row, and so has the lane 16 further, from which odd rows of D are made.
+// The layout of A and B. On RDNA3, a lane has all k of a row, and so has the lane 16 above, for the odd rows of D.
 template <int width, int K, int bits> struct FactorLayout {
     static constexpr int groups = rdna3 ? 1 : rdna4 ? 2 : 64 / width;
     static constexpr int chunk = rdna4 && bits == 16 ? 4 : K / groups;
     using type = Layout<width, groups, chunk, bits>;
 };
-// Of C and D.
+// The layout of C and D.
 template <int width, int bits = 32>
 using ResultLayout = Layout<width, rdna3 || rdna4 ? 2 : 64 / width,
                             rdna3   ? 1
@@ -59,8 +59,8 @@ using ResultLayout = Layout<width, rdna3 || rdna4 ? 2 : 64 / width,
 [[maybe_unused]] int at(const Ints &values, int i) { return values[i]; }
 [[maybe_unused]] ScaledNumber at(const Scaled &values, int i) { return {values.value[i], values.exponent[i]}; }
 
-// D of `width` x `width` results; A and B are K deep. `multiply(a, b, c)` is what becomes of c, the words of 8 columns
-// of C, given a[k] of their row and b[k] of their columns.
+// D of `width` x `width` results; A and B are K deep. `multiply(a, b, c)` returns the new c, the words of 8 columns of
+// C, from a[k] of their row and b[k] of their columns.
 template <class A, class B, int width, int K, class Results, class Multiply>
 void product(const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d, Multiply multiply) {
     using Factors = typename FactorLayout<width, K, A::bits>::type;

@@ -1,7 +1,7 @@
-// What AMD's matrix instructions compute, on registers [register][lane]; `d` may be `c`.
+// The results of AMD's matrix instructions, on registers [register][lane]; `d` may be `c`.
 //
-// Where an element lies: AMD's instruction set guides and its matrix instruction calculator. How sums are rounded:
-// `fattn_probe/cases/device/amd_arithmetic.csv` says it for each instruction, and how it is known.
+// The positions of elements are from AMD's instruction set guides and its matrix instruction calculator.
+// `fattn_probe/cases/device/amd_arithmetic.csv` gives the rounding of each instruction, and its source.
 #pragma once
 
 #include "../lanes.h"

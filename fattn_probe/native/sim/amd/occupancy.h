@@ -1,13 +1,12 @@
-// How many workgroups an AMD compute unit holds at once: what HIP's runtime computes for
-// hipOccupancyMaxActiveBlocksPerMultiprocessor (ROCm clr, hip_platform.cpp), of an RDNA GPU for pairs of compute units.
+// The number of workgroups that fit on an AMD compute unit, as HIP's runtime computes it for
+// hipOccupancyMaxActiveBlocksPerMultiprocessor (ROCm clr, hip_platform.cpp); on RDNA, on a pair of compute units.
 #pragma once
 
 #include <cstddef>
 
 namespace simt::amd {
 
-// Workgroups of `threads`, which need `shared` bytes of LDS and `registers` VGPRs a lane; 0: unknown, they limit
-// nothing.
+// For workgroups of `threads` with `shared` bytes of LDS and `registers` VGPRs per lane (0: unknown, no limit).
 int occupancy(int registers, int threads, size_t shared);
 
 // The threads whose VGPRs fit into a compute unit.

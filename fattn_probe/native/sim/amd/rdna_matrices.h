@@ -1,4 +1,4 @@
-// The sums of RDNA's matrix instructions: steps of rdna_sums.h, one after the other.
+// The sums of RDNA matrix instructions: the steps of rdna_sums.h in sequence.
 #pragma once
 
 #include "rdna_sums.h"
@@ -20,7 +20,7 @@ template <> struct Part<Doubles> {
     static constexpr int count = 2;
 };
 
-// Rounded to f32 such that rounding to f16 afterwards comes out as rounding once: to odd (half_of_double()).
+// Rounds to f32 to odd, so that rounding to f16 afterwards equals rounding once (half_of_double()).
 inline Floats rounded_to_odd(Ints total) {
     const Floats near = convert<Floats>(total);
     const Ints bits = as<Ints>(near), error = total - convert<Ints>(near); // an integer below 2^30
@@ -43,7 +43,7 @@ Singles after_step(const Reals (&terms)[step], const Integers (&exponents)[step]
     Reals value;
     if constexpr (packed) {
         value = rounded_to_odd(sum.total) * unit;
-    } else if constexpr (rdna3) { // a result that is denormal after it was rounded to 24 bits is a zero
+    } else if constexpr (rdna3) { // a result that is denormal after rounding to 24 bits becomes zero
         value = convert<Reals>(convert<Singles>(sum.total)) * unit;
         value = magnitude(value) < 0x1p-126f ? Reals{} : value;
     } else {
@@ -90,7 +90,7 @@ template <class Reals, int K, bool packed> Words in_steps(const ScaledNumber *a,
             set_part(unusual, part, strange);
         }
         for (int column = 0; column < columns; column++) {
-            if (__builtin_expect(unusual[column] != 0, 0)) { // infinities and NaNs spread as in any sum
+            if (__builtin_expect(unusual[column] != 0, 0)) { // infinities and NaNs propagate as in any sum
                 double plain = sum[column];
                 for (int i = first; i < first + step; i++) {
                     plain += static_cast<double>(a[i].value) * static_cast<double>(b[i].value[column]);

@@ -1,9 +1,9 @@
-// How RDNA3 and RDNA4 round sums of f16 and bf16 products: v_dot2_f32_f16 and WMMA. The rules are those of AMD's
-// emulator rocjitsu (ROCm/rocm-systems, emulation/rocjitsu), found on a gfx1100 and a gfx1201, and for gfx1151 of its
+// The rounding of sums of f16 and bf16 products on RDNA3 and RDNA4: v_dot2_f32_f16 and WMMA. The rules are from AMD's
+// emulator rocjitsu (ROCm/rocm-systems, emulation/rocjitsu), based on a gfx1100 and a gfx1201, and for gfx1151 from its
 // issue 12056.
 //
-// A step aligns its terms to a common grid, adds the units exactly and rounds once. RDNA3's has two products and c,
-// RDNA4's four and c. `Reals` hold a product exactly (floats, for bf16 doubles), `Integers` count units.
+// A step aligns its terms to a common grid, adds the units exactly and rounds once. It has c and two products on RDNA3,
+// four on RDNA4. `Reals` hold a product exactly (floats, for bf16 doubles), `Integers` count units.
 #pragma once
 
 #include "factors.h"
@@ -16,8 +16,8 @@ template <class Integers> struct Units {
     Integers total, grid; // times 2^grid
 };
 
-// RDNA3 cuts magnitudes. A term that has not the sign of c is negated by inverting its bits, so that it counts a unit
-// too much; zeros have signs too. The total is relative to the sign of c.
+// RDNA3 truncates magnitudes. A term with the opposite sign of c is negated by inverting its bits, which is one unit
+// too far; zeros have signs too. The total is relative to the sign of c.
 template <class Integers, class Reals>
 inline Units<Integers> add_units(const Reals (&terms)[2], const Integers (&exponents)[2], Reals c,
                                  Integers c_exponent) {
@@ -37,8 +37,9 @@ template <class Integers, class Reals> inline Integers floor_of(Reals value) {
     return mask<Integers>(convert<Reals>(cut) > value) ? Integers(cut - 1) : cut;
 }
 
-// RDNA4 cuts downwards: the products of a pair to the larger grid of theirs, their sum and c to that of all. A negative
-// c that is less than a unit counts as none, unless the grid is at most 2^least, the least exponent that c has.
+// RDNA4 rounds down: the products of a pair to the larger of their grids, their sum and c to the largest grid of all. A
+// negative c that is less than a unit counts as none, unless the grid is at most 2^least, the least exponent that c
+// has.
 template <class Integers, class Reals, int count>
 inline Units<Integers> add_pairs(const Reals (&terms)[count], const Integers (&exponents)[count], Reals c,
                                  Integers c_exponent, int least) {

@@ -5,8 +5,8 @@
 
 namespace simt {
 
-// As large as clang's for the N that it is used with, but aligned as its elements: mma.cuh casts arrays of them to
-// vectors, and g++ would read those with instructions that need more.
+// As large as clang's vector for the N in use, but aligned like its elements: mma.cuh casts arrays of elements to
+// vectors, and g++ would otherwise read these with instructions that need a larger alignment.
 template <class T, int N> struct ext_vector {
     static_assert(N > 0 && (N & (N - 1)) == 0, "clang pads other vectors to a power of two");
     T elements[N];

@@ -1,4 +1,4 @@
-// ggml-impl.h of older releases includes this header, which has names of types that are macros for AMD GPUs.
+// Older releases include this header in ggml-impl.h; it uses type names that are macros for AMD GPUs.
 #pragma push_macro("_Float16")
 #pragma push_macro("__bf16")
 #undef _Float16

@@ -32,8 +32,8 @@ struct __half {
     __half(unsigned long value) : bits(simt::half_of_double(static_cast<double>(value))) {}
     operator float() const { return simt::float_of_half(bits); }
 #if defined(SIMT_COUNT)
-    // g++ stores `condition ? this : that` of a class in two places, one for each outcome, if it may copy the bytes.
-    // nvcc has one store.
+    // For a class that is copied as bytes, g++ compiles a stored `condition ? this : that` as two stores, one per
+    // outcome. nvcc has one store.
     __half(const __half &other) = default;
     __half &operator=(const __half &other) {
         bits = other.bits;
@@ -91,7 +91,7 @@ struct HalfProduct {
     operator __half() const { return rounded(); }
     operator float() const { return float_of_half(rounded().bits); }
 };
-struct Half2Product { // as bits: g++ would take a pair's two halves apart
+struct Half2Product { // as bits: g++ would split a pair into its halves
     uint32_t a, b;
     operator __half2() const { return __half2::of_floats(floats_of_pair(a) * floats_of_pair(b)); }
 };

@@ -17,8 +17,8 @@ enum __nv_fp8_interpretation_t { __NV_E4M3, __NV_E5M2 };
 namespace simt {
 
 // The code of a number in a format with `fraction` bits of fraction, whose smallest normal number has the exponent
-// `least` and whose largest number is `largest`: rounded once, to nearest even. A NaN becomes 0x7F. What rounds beyond
-// `largest` becomes that, or `beyond` if it is not to be saturated.
+// `least` and whose largest number is `largest`: rounded once, to nearest even. A NaN becomes 0x7F. A number that
+// rounds beyond `largest` becomes `largest`, or `beyond` without saturation.
 template <int fraction, int least> uint8_t fp8_code(double value, double largest, __nv_saturation_t saturation) {
     const double size = std::fabs(value), half_step = std::ldexp(1.0, std::ilogb(largest) - fraction - 1);
     const int largest_code = fraction == 3 ? 0x7E : 0x7B;
@@ -40,7 +40,7 @@ inline uint8_t fp8_of(double value, __nv_saturation_t saturation, __nv_fp8_inter
     return format == __NV_E4M3 ? fp8_code<3, -6>(value, 448, saturation) : fp8_code<2, -14>(value, 57344, saturation);
 }
 
-// The code of a power of two, of the size of a number: rounded up or towards zero.
+// The exponent code of a number's magnitude, rounded up or towards zero to a power of two.
 inline uint8_t power_of_two(double value, __nv_saturation_t saturation, cudaRoundMode rounding) {
     const double size = std::fabs(value);
     if (std::isnan(value)) {

@@ -1,4 +1,4 @@
-// Arithmetic of whole programs: functions that nvcc compiles otherwise without -use_fast_math, and intrinsics that
+// Arithmetic of whole programs: functions that nvcc compiles differently without -use_fast_math, and intrinsics that
 // llama.cpp's attention kernels do not use.
 #pragma once
 
@@ -46,7 +46,7 @@ inline double log(double x) { return std::log(x); }
 
 } // namespace precise
 
-// clock(): a number that grows. There is no time here.
+// clock(): an increasing number, because the simulator has no time.
 inline long long ticks() {
     static SIMT_THREAD_LOCAL long long count;
     return ++count;
@@ -60,7 +60,7 @@ inline float cospif(float x) { return static_cast<float>(std::cos(M_PI * static_
 inline float norm3df(float x, float y, float z) { return std::sqrt(x * x + y * y + z * z); }
 inline float rnorm3df(float x, float y, float z) { return rsqrtf(x * x + y * y + z * z); }
 
-// With the rounding that the name says.
+// With the rounding mode in the name.
 inline float __fsub_rn(float a, float b) { return __fadd_rn(a, -b); }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float a) { return std::sqrt(a); }

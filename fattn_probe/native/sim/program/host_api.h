@@ -25,8 +25,8 @@ cudaError_t launch_by_name(void (*kernel)(Parameters...), dim3 grid, dim3 block,
     return launch_unpacked(kernel, grid, block, arguments, shared, stream, std::index_sequence_for<Parameters...>());
 }
 
-// cudaOccupancyMaxPotentialBlockSize: the block of whole warps with which most threads fit on an SM; of several the
-// largest. The registers of a program's kernels are not known here, so a GPU's answer may be smaller.
+// cudaOccupancyMaxPotentialBlockSize: the block of whole warps that puts most threads on an SM; the largest if there
+// are several. The registers of a program's kernels are not known here, so a GPU's answer may be smaller.
 template <class... Parameters>
 cudaError_t best_block_size(int *blocks, int *block_size, void (*kernel)(Parameters...), size_t shared = 0,
                             int limit = 0) {
@@ -55,7 +55,7 @@ cudaError_t best_block_size(int *blocks, int *block_size, void (*kernel)(Paramet
 template <class T> char *memory_of(T &symbol) {
     return static_cast<char *>(const_cast<void *>(static_cast<const void *>(&symbol)));
 }
-// What a driver refuses of a copy to or from a variable.
+// The driver's error for a copy to or from a variable, or cudaSuccess.
 template <class T> cudaError_t check_symbol(const T &, size_t bytes, size_t offset, bool direction) {
     const bool within = bytes == 0 || (offset <= sizeof(T) && bytes <= sizeof(T) - offset);
     return !direction ? cudaErrorInvalidMemcpyDirection : within ? cudaSuccess : cudaErrorInvalidValue;

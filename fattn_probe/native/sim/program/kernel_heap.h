@@ -25,7 +25,7 @@ template <class T> void delete_in_kernel(T *object) {
     }
 }
 
-// Before an array whose elements have destructors g++ keeps their number.
+// g++ stores the number of elements before an array whose elements have destructors.
 template <class T> void delete_array_in_kernel(T *array) {
     char *memory = reinterpret_cast<char *>(const_cast<std::remove_cv_t<T> *>(array));
     if constexpr (!std::is_trivially_destructible_v<T>) {

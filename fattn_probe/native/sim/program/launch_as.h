@@ -9,7 +9,7 @@
 
 namespace simt {
 
-// A parameter of a kernel as a launch takes it, of the kernel's own type: NULL, 0 and {1, 2.0f} are converted to it.
+// A parameter of a launch, with the type of the kernel's parameter: NULL, 0 and {1, 2.0f} are converted to it.
 #if defined(SIMT_CHECK)
 template <class T> struct Narrow {
     T value;
@@ -37,7 +37,7 @@ template <class Kernel, class... Parameters> struct ConfiguredAs {
     }
 };
 
-// The same of a kernel whose parameters are known; the lambda calls it.
+// The same for a kernel whose parameters are known; the lambda calls it.
 template <class... Parameters, class Kernel>
 ConfiguredAs<Kernel, Parameters...> launch_as(void (*)(Parameters...), Kernel kernel, dim3 grid, dim3 block,
                                               size_t shared = 0, cudaStream_t stream = nullptr) {

@@ -7,10 +7,10 @@ namespace simt {
 // Keeps the text until the launch ends; in host code it is printf.
 [[gnu::format(printf, 1, 2)]] int print(const char *format, ...);
 
-// Writes what kernels have printed on stdout: by block, warp, the number of the thread's printf, and lane. So the lanes
-// of a warp that print at the same place do so in order, as on a GPU. The order of blocks is undefined there.
+// Writes the kernels' output to stdout: by block, warp, the number of the thread's printf, and lane. So lanes of a warp
+// that print at the same place do so in order, as on a GPU, where the order of blocks is undefined.
 void flush_prints();
-// Of a launch that runs again.
+// Discards the output of a launch that runs again.
 void forget_prints();
 
 [[noreturn]] void fail_assertion(const char *condition, const char *file, int line, const char *function);

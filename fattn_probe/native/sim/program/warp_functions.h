@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-// Of a lane that does not call it, HIP and old CUDA give no value: the lanes at one place take part.
+// HIP and old CUDA give no value for a lane that does not call it: only the lanes at one place take part.
 template <class T> inline T __shfl(T value, int source, int width = simt::warp_size, int line = __builtin_LINE()) {
     return __shfl_sync(__activemask(line), value, source, width);
 }

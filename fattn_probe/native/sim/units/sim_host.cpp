@@ -1,7 +1,7 @@
-// What the host does: devices, memory, launches, findings. A dry run needs no more of the simulator; it is the same for
-// all GPUs and flavours.
+// The host's part: devices, memory, launches, findings. All that a dry run needs; the same for all GPUs and flavours.
 //
-// One unit, because half of the time to compile these files alone is that of the C++ library's headers.
+// One translation unit, because the C++ library's headers would take half of the time to compile these files
+// separately.
 #include "amd/occupancy.cpp"
 #include "copies.cpp"
 #include "cudart.cpp"

@@ -1,5 +1,5 @@
-// What runs kernels: threads and warps, their instructions, the checker. One unit, as sim_host.cpp is; without the
-// tensor cores, which differ between GPUs.
+// The part that runs kernels: threads and warps, their instructions, the checker. One translation unit, like
+// sim_host.cpp; without the tensor cores, which differ between GPUs.
 #include "ahead.cpp"
 #include "check.cpp"
 #include "check_sites.cpp"

@@ -1,4 +1,4 @@
-"""The error of the sums of p*V: every rounding of each accumulator, and the loss where the ulp is too wide.
+"""The error of the sums of p*V: every rounding of each accumulator, and the loss where its ulp is too large.
 
 A sum of n terms in precision u has an error of about sqrt(n) u, not n u, as long as roundings are independent of each
 other (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019; Connolly, Higham and Mary, 43(1), 2021). Increments
@@ -25,17 +25,17 @@ from fattn_probe.verdict.truth.error_model.rounding import (
 
 Arrays = TypeVar("Arrays", "Chains", "_Held")
 NODES = (0.0, 0.5988, -0.5988, 1.4635, -1.4635)
-"""Nodes of a quadrature for a standard normal variable: the middles of five equal shares."""
+"""Nodes of a quadrature for a standard normal variable: the midpoints of five equal shares."""
 MUCH = 3e-3
-"""Relative loss of a sum above which the loss is followed segment by segment."""
+"""If a sum loses more than this share, the loss is followed segment by segment."""
 PARTS, ROUNDS = 64, 3
 """Segments into which such a sum is cut, and fixed-point iterations for the loss within one segment."""
 EVEN = 0.05
-"""Relative scatter of weights above which they spread equal V over an ulp."""
+"""With a larger relative scatter, the weights spread products with equal V over an ulp."""
 SURELY = 6.0
 """An accumulator is assumed to stay within this many standard deviations."""
 NEGLIGIBLE = 1e-15
-"""With a smaller scale, an accumulator's content does not affect the output."""
+"""Below this scale, an accumulator's content does not affect the output."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Chains:
     `weight` is the sum of the addition's weights p, relative to the kernel's running maximum; `square` is the sum of
     p^2 times V's variance. `weight_variance` is the variance of `weight`, which comes from the errors of the logits.
     `top` and `top_square` are the maximum's parts in `weight` and `square`: in f16, its weight is the power of two
-    exp(-3 ln 2), so its product with V is exact. `scale` makes them relative to the row's final maximum.
-    `raised` (rows, accumulators, KV steps - 1) marks the steps after the first at whose start the running maximum rose.
-    `own_error` is that of V's own values, None if an addition has several products.
+    exp(-3 ln 2), so its product with V is exact. `scale` makes them relative to the row's final maximum. `raised`
+    (rows, accumulators, KV steps - 1) marks the steps after the first at whose start the running maximum rose.
+    `own_error` is computed from V's own values; None if an addition has several products.
     """
 
     weight: F32
@@ -66,11 +66,11 @@ class Sums:
 
     `variance` is a mean over the channels; `walk` is its part due to V's scatter, not to V's mean. `common` is the
     share that is the same in all channels. `steps` are the sum of squares and the sum of half the distances between
-    subnormal numbers, which each rounding may be off by, however small V is. `loss` is a share of V's mean (negative:
-    lost), and so is `content` (rows, accumulators), what is in each at the end. `worst` is the largest possible error,
-    as a share of the largest |V|. `stuck` is the largest loss of any row with such weights, as a share of V's mean,
-    wherever its sums lie between two powers of two. `largest` is the largest possible value of an accumulator. `flip`
-    is the largest change if a sum whose roundings are followed is rounded to the other number, 0 if none is followed.
+    subnormal numbers: each rounding may be off by that much, however small V is. `loss` is a share of V's mean
+    (negative: lost), and so is `content` (rows, accumulators), the sum in each accumulator at the end. `worst` is the
+    largest possible error, as a share of the largest |V|. `stuck` is the largest loss of any row with such weights, as
+    a share of V's mean, wherever its sums lie between two powers of two. `largest` is the largest possible value of an
+    accumulator. `flip` is the largest change if a followed sum is rounded to the other neighbour, 0 without one.
     """
 
     variance: F64
@@ -88,7 +88,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class _Held:
-    """The accumulators after each addition: mean as a share of V's mean, variance, and which additions are not 0."""
+    """The accumulators after each addition: mean as a share of V's mean, variance, and whether anything was added."""
 
     weight: F32
     square: F32
@@ -138,7 +138,7 @@ def _worst(chains: Chains, number: Format, held: _Held) -> F64:
 
 
 def _common(chains: Chains, number: Format, held: _Held, mean_square: float, between: float) -> F64:
-    """The share of the roundings' mean square that is the same in all channels, as the errors of weights are."""
+    """The share of the roundings' mean square that is the same in all channels, like the errors of weights."""
     ulp = number.ulp(np.sqrt(_power(held, mean_square)) * _inverse(chains.scale)).astype(np.float64)
     of_weight, weight = mean_square * chains.weight_variance, np.where(held.active, (ulp * chains.scale) ** 2, 0)
     part = np.divide(of_weight, of_weight + chains.square, out=np.ones_like(ulp), where=chains.square > 0)
@@ -147,18 +147,18 @@ def _common(chains: Chains, number: Format, held: _Held, mean_square: float, bet
 
 
 def _rescaled(held: F32, raised: Bools) -> F64:
-    """The sum of the accumulators' contents whenever their maximum rises.
+    """The sum of each accumulator's contents at the steps where its maximum rises.
 
-    A risen maximum multiplies the accumulator by a factor in the same format: two roundings of its content.
+    When the maximum rises, the accumulator is multiplied by a factor in its own format: two roundings of its content.
     """
     rows, accumulators, steps = raised.shape
     return _total(np.where(raised, held.reshape(rows, accumulators, steps + 1, -1)[:, :, :-1, -1], 0))
 
 
 def _stuck(chains: Chains, number: Format, held: _Held, mean_square: float) -> F64:
-    """The largest loss of any row with weights like these: roundings that the increments' spread does not decorrelate.
+    """The largest loss of any row with such weights, from roundings that the increments' spread does not decorrelate.
 
-    Half an ulp is at most `half_ulp` times the sum. The scatter of the weights dithers as V's scatter does.
+    Half an ulp is at most `half_ulp` times the sum. Scatter in the weights dithers the sum as scatter in V does.
     """
     if number is not HALF or mean_square == 0.0:
         return np.zeros(len(held.weight))
@@ -185,18 +185,18 @@ def _roundings(chains: Chains, number: Format, held: _Held, mean_square: float, 
     mean = float(np.sqrt(mean_square))
     if mean and not between and not chains.square.any():
         variance, loss, flip = _followed(chains, held, mean)
-        if np.isfinite(loss).all():  # else a sum overflows
+        if np.isfinite(loss).all():  # otherwise a sum overflows
             return variance, loss, flip
     variance, ends, furthest = _pass(chains, held, mean, np.zeros((len(NODES), 1, 1, 1), np.float32))
     much = furthest.max(axis=1) > MUCH * held.weight.max(axis=(1, 2))
     if much.any():
         variance[much], ends[:, much] = _march(_some(chains, much), _some(held, much), mean)
-    # channels whose sums lie on different sides of a power of two have errors of their own, which add up
+    # channels whose sums lie on different sides of a power of two have different errors, which accumulate
     return (variance + ends.var(axis=0)).sum(axis=1), ends.mean(axis=0) / (mean or 1.0), none
 
 
 def _followed(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64, F64]:
-    """Variance, loss and `flip` if all V are the same: each rounding is known where the weights are."""
+    """Variance, loss and `flip` if all V are equal: each rounding is known where the weights are known."""
     rows, accumulators, additions = chains.weight.shape
     steps = chains.raised.shape[2] + 1
     sums = np.zeros((rows, accumulators), np.float16)
@@ -220,7 +220,7 @@ def _pass(chains: Chains, held: _Held, mean: float, lost: F32) -> tuple[F64, F64
     accumulators) is that of a channel whose sum stays so many standard deviations from the mean. `lost` (nodes, rows,
     accumulators, additions) is a share of V's mean.
 
-    Where the maximum rose and its product is a multiple of the ulp, everything else, old and new, is rounded.
+    Where the maximum rose and its product is a multiple of the ulp, only the other terms, old and new, are rounded.
     """
     back = _inverse(chains.scale)
     scatter, scale = held.square * back**2, np.where(held.active, chains.scale, 0)
@@ -252,7 +252,7 @@ def _pass(chains: Chains, held: _Held, mean: float, lost: F32) -> tuple[F64, F64
 
 
 def _march(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64]:
-    """Variance and mean error by node, segment by segment: each starts from the sum that earlier losses left."""
+    """Variance and mean error by node, segment by segment; each starts from the sum that earlier losses left."""
     variance, ends = np.zeros(held.weight.shape[:2]), np.zeros((len(NODES), *held.weight.shape[:2]))
     length = held.weight.shape[2]
     for start in range(0, length, max(8, length // PARTS)):
@@ -267,7 +267,7 @@ def _march(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64]:
 
 
 def _some(arrays: Arrays, index: Bools | tuple[slice, ...]) -> Arrays:
-    """Some of the rows or additions; what is left of `raised` means nothing."""
+    """A subset of the rows or additions; its `raised` is meaningless."""
     parts: Any = {name: own[index] if isinstance(own, np.ndarray) else own for name, own in vars(arrays).items()}
     return type(arrays)(**parts)
 

@@ -19,15 +19,15 @@ Number = TypeVar("Number", np.float32, np.bool_)
 TANH_ERROR = np.float32(5e-7)
 """Relative error of tanh.approx around the measured mean in `tanh.json`."""
 LOWEST = np.finfo(np.float32).min
-"""The maximum before a row sees a logit; it is finite, as in the kernels."""
+"""The initial maximum, before a row's first logit; it is finite, as in the kernels."""
 ALL = tuple(range(1, 8))
 ADDED = (2, 4, 6, 7)
-"""The axes along which one accumulator adds."""
+"""The axes along which an accumulator adds."""
 ROWS = (slice(None), *[None] * 7)
 
 
 EQUAL = 2.0**-20
-"""Row sums of blocks whose relative difference is at most this count as equal: an f32 sum has such roundings."""
+"""Row sums of blocks count as equal up to this relative difference, which rounding in f32 can cause."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class RowLogits:
     """Logits of rows, float32 (rows, n_kv).
 
     `values`: the softmax's input, -inf where masked. `raw`: before softcap and mask. `off`: the known error of `values`
-    from the kernel's own Q, K and tanh, None if there is none. `slope`: the softcap's derivative, None without a
+    from the kernel's own Q, K and tanh; None if there is none. `slope`: the softcap's derivative, None without a
     softcap.
     """
 
@@ -59,7 +59,7 @@ class RowErrors:
 
     logits: F64  # rounding of KQ
     weights: F64  # the random part of the rounding of P
-    guess: F64  # what the square of `loss_rounding` would be on average
+    guess: F64  # the average of the square of `loss_rounding`
     sums: F64  # rounding of the sums of P*V
     values: F64  # conversion of V
     loss_logits: F64  # weight that moves to the sink
@@ -68,23 +68,23 @@ class RowErrors:
     loss_sums: F64  # increments of the sums below half an ulp
     loss_sink: F64  # sums scaled to a sink above them
     walk: F64  # the part of `sums` that V's scatter causes
-    common: F64  # the part of the mean square error that is one draw, the same in all channels
+    common: F64  # the part of the mean square error from one random draw, the same in all channels
     peak: F64  # largest weight
     single: F64  # largest error of one addend, as a share of the largest |V|
     worst: F64  # largest possible error, as a share of the largest |V|
     stuck: F64  # largest loss of sums with such weights, as a share of V's mean
-    sunk: F64  # the part of the mean square error, with the loss, that scaling sums to a sink above them causes
-    floor: F64  # largest error of float32 that are too small
-    rest: F64  # mean square of the error that known changes of the weights do not cause
+    sunk: F64  # the part of the mean square error, including the loss, from scaling sums to a sink above them
+    floor: F64  # largest error of float32 numbers that are too small
+    rest: F64  # mean square of the error not caused by known changes of the weights
     steps: F64  # sum of squares of the largest errors of roundings to subnormal f16, which do not depend on V
     steps_worst: F64  # the sum of these errors
     largest: F64  # largest value of an accumulator, apart from one outlier of V
-    flip: F64  # largest change of the output if a followed sum is rounded to the other f16 number, or 0
+    flip: F64  # largest change of the output if a followed sum is rounded to its other f16 neighbour, or 0
     roundings: F64  # roundings of an accumulator
 
     @property
     def variance(self) -> F64:
-        """The mean square error of all causes but the loss."""
+        """The mean square error from all causes except the loss."""
         return self.logits + self.weights + self.sums + self.values
 
     @property
@@ -97,9 +97,9 @@ class RowErrors:
 class _Weights:
     """The error of rounding P to f16, arrays (rows,), not divided by the row sum.
 
-    `square` is the mean square in all channels, of which `random` is what is not known, and `common` what is common to
-    all channels and not known. `known` is the sum of the known errors, `guess` what its square would be on average.
-    `lost` is the loss of the weights that are always known (`_rounded`). `worst` is the largest possible error.
+    `square` is the mean square in all channels; `random` is its unknown part, and `common` the unknown part that all
+    channels share. `known` is the sum of the known errors, `guess` the average of its square. `lost` is the loss from
+    weights that are always known (`_rounded`). `worst` is the largest possible error.
     """
 
     square: F64
@@ -135,15 +135,15 @@ class Block:
         joined, once, always = self._joined()
         seen = self.seen
         mean, spread, step = self.kv.mean_square_V * seen**2, self.spread_left, SINGLE.relative
-        if self.kv.V_in_K:  # the largest weights are those of the rows that Q, and so V, points along
+        if self.kv.V_in_K:  # the largest weights belong to the rows that Q, and so V, points along
             output = self._of_rows(self.share) @ self.kv.k[:, : self.kv.V_in_K]
             mean = np.maximum(mean, np.square(output, dtype=np.float64).mean(axis=1) * seen**2 - spread)
-        # in f32: adding up the accumulators of each block, and the blocks; factors, and the division
+        # in f32: adding the accumulators of each block, then the blocks; the factors, and the division
         blocks = len(self.steps)
         combined = step * ((blocks + self.kernel.split.accumulators / blocks) / 3 + 1) * mean
         combined = combined + (step * (self._parts / 2 + 6) + EXP_ERROR) * spread
-        # The row sum, in all lanes and blocks, and its reciprocal: an error that all channels share. When n equal sums
-        # are added, all are rounded the same way while the exponent stays: that is the variance of n**2 / 8 roundings.
+        # The row sum of all lanes and blocks, and its reciprocal: all channels share this error. When n equal sums are
+        # added, all are rounded the same way while the exponent stays, with the variance of n**2 / 8 roundings.
         parts = self.share.sum(axis=ALL[1:], dtype=np.float64)
         equal = (parts >= (1 - EQUAL) * parts.max(axis=1, keepdims=True)).sum(axis=1)
         row_sum = step * (np.maximum(blocks / 3, equal**2 / 8) + 3) * (mean + spread)
@@ -151,7 +151,7 @@ class Block:
         converted, coarse = HALF.half_ulp * converts, max(HALF.half_step, self.kernel.least_factor) * converts
         part = self.share * seen.astype(np.float32)[ROWS]
         single = (part * (converted + self.kernel.weights.half_ulp) + FAR * changes).max(axis=ALL)
-        # each sum is rounded once, relative to a maximum that is raised by the offset
+        # each sum is rounded once, relative to a maximum raised by the offset
         once_each = (self.kernel.joining == "f32 from f16") * (self._held.share > 0).sum(axis=(1, 2, 3))
         step_of_sum = HALF.half_step * np.exp(np.float64(self.kernel.max_offset))
         rounded = sums.variance / total**2 + combined + sunk.variance + joined
@@ -195,7 +195,7 @@ class Block:
 
     @cached_property
     def x(self) -> F32:
-        """The kernel's own logits, by block, KV step and accumulator: which way it rounds follows from them."""
+        """The kernel's own logits, by block, KV step and accumulator; they determine which way it rounds."""
         values, off = self.logits.values, self.logits.off
         return self._cut(values if off is None else values + off, -np.inf)
 
@@ -207,7 +207,7 @@ class Block:
 
     @cached_property
     def p(self) -> F32:
-        """The weights relative to the running maximum, before they are rounded."""
+        """The weights relative to the running maximum, before rounding."""
         return np.asarray(np.exp(self.x - (self.maximum + self.kernel.max_offset)))
 
     @cached_property
@@ -228,7 +228,7 @@ class Block:
 
     @property
     def seen(self) -> F64:
-        """The share of the weights, without the sink, in the row sum; it may be below the least float32."""
+        """The share of the weights, without the sink, in the row sum; it may be below the smallest float32."""
         return self.weight / self.total
 
     def _sink_over(self, maximum: F32) -> F64:
@@ -245,11 +245,11 @@ class Block:
 
     @cached_property
     def spread_left(self) -> F64:
-        """The variance of the output's channels about V's means: sum of p^2 times V's variance."""
+        """The variance of the output's channels about V's channel means: the sum of p^2 times V's variance."""
         return self.seen**2 * _total(self.share**2 * self._by_row(self.kv.spread_V))
 
     def _floor(self) -> F64:
-        """The largest error of float32 that are too small: the factor of each accumulator, and its product.
+        """The largest error of float32 numbers that are too small: each accumulator's factor, and its product.
 
         An accumulator is scaled to a sink or to the maximum of another one, and divided by the row sum.
         """
@@ -279,7 +279,7 @@ class Block:
         if self.kernel.weights is HALF:
             p, noise, _ = self._rounded
             weight_variance += noise
-        # with logits of thousands, the maximum plus the offset is rounded, so that its weight is no power of two
+        # with logits of thousands, the maximum plus the offset is rounded, so its weight is not a power of two
         top = np.where(highest & (p == HALF.ulp(p) * np.float32(2.0**HALF.fraction)), p, np.float32(0))
         weight, square = p.sum(axis=7), (p**2 * spread).sum(axis=7)
         raised = self.maximum[:, :, 1:] > self.maximum[:, :, :-1]
@@ -323,10 +323,10 @@ class Block:
         return sunk(self._held, sinking, self.sink, self._sink_over(self.maximum.max(axis=ALL)) / self.total, self.kv)
 
     def _joined(self) -> tuple[F64, F64, F64]:
-        """The error of adding a block's sums in f16: mean square, the largest of one rounding, the largest possible.
+        """The error of adding a block's sums in f16: mean square, largest of one rounding, largest possible.
 
-        Either the sums are added to the first in f16, one after another, where adding 0 is exact; or each is rounded to
-        f16, and added in f32.
+        Either the sums are added to the first in f16, one after another (adding 0 is exact), or each is rounded to f16
+        and added in f32.
         """
         if self.kernel.joining == "f32":
             return (np.zeros(len(self.p)),) * 3
@@ -340,11 +340,11 @@ class Block:
 
     @cached_property
     def _rounded(self) -> tuple[F32, F32, Bools]:
-        """The weights in f16 where they are known, the mean square of their unknown rounding, and which are lost.
+        """The weights in f16 where known, the mean square of their unknown rounding, and which weights are lost.
 
-        A weight that is off by d at random is rounded to the other number with the probability E|d|/ulp. If d is wide,
-        nothing is known of its rounding. Some weights are always known: a row's largest, which is always the same
-        number; those below 2^-22, where P has one bit or none left; and those that are flushed.
+        A weight with a random error d is rounded to the other neighbour with probability E|d|/ulp. If d is wide,
+        nothing is known about its rounding. Some weights are always known: a row's largest, which is always the same
+        number; weights below 2^-22, where P has at most one bit left; and flushed weights.
         """
         p, ulp = self.p, HALF.ulp(self.p)
         rounded = p.astype(np.float16).astype(np.float32)
@@ -375,7 +375,7 @@ class Block:
         )
 
     def shift(self, v: Floats) -> F64:
-        """The change of the output by known changes of the weights, (rows, hsv): errors of logits, roundings to f16."""
+        """The change of the output by known changes of the weights, (rows, hsv): logit errors, roundings to f16."""
         changed = np.zeros(self.logits.values.shape)
         if self.kernel.weights is HALF:
             changed += self._of_rows((self._rounded[0] - self.p) * self.scale / self.total[ROWS])
@@ -390,10 +390,10 @@ class Block:
 
     @cached_property
     def _moved(self) -> tuple[F32, F64]:
-        """How much the known errors of the logits change each weight, as a share of the row sum.
+        """The change of each weight by the known errors of the logits, as a share of the row sum.
 
-        The changes are exact, not linear: if two logits nearly tie, an error of 1 or more decides which one has the
-        weight. Also returns the sum of all changes, which is what the sink loses.
+        The changes are exact, not linearised: if two logits nearly tie, an error of 1 or more decides which one has the
+        weight. Also returns the sum of all changes, which the sink loses.
         """
         off = np.float32(0) if self.logits.off is None else self.logits.off
         exact = self.logits.values.max(axis=1, initial=LOWEST)
@@ -405,23 +405,23 @@ class Block:
         before, total = (part.sum(axis=1, dtype=np.float64) for part in (now, then))
         before, total = before + sink, total + sink * np.exp(-highest.astype(np.float64))
         before[before == 0.0] = total[total == 0.0] = 1.0
-        common = highest + np.log(total / before)  # an error that all weights and the sink share changes nothing
+        common = highest + np.log(total / before)  # an error shared by all weights and the sink changes nothing
         relative = off - common.astype(np.float32)[:, None]
         now /= before[:, None].astype(np.float32)
         then *= (1 / total).astype(np.float32)[:, None]
         moved = np.copysign(np.where(relative > 0, then, now) * np.expm1(-np.abs(relative)), relative)
         gain = moved.sum(axis=1, dtype=np.float64)
-        surplus = gain + sink / before * np.expm1(-common)  # with what the sink gains: 0 but for rounding of `common`
+        surplus = gain + sink / before * np.expm1(-common)  # with the sink's gain: 0 except for rounding of `common`
         gain -= surplus * then.sum(axis=1, dtype=np.float64)
         return moved - surplus.astype(np.float32)[:, None] * then, gain
 
     def _logit_errors(self) -> tuple[F64, F64, F64, F32]:
         """The effect of the logits' errors: mean square, its random part, loss, and each weight's root mean square.
 
-        The errors of Q and K are known, and so is what they change (`_moved`): the sum of its square times V's variance
-        c. The sum of all changes is what moves between the sink and the other keys. The remaining errors are
-        independent: they change an output by the sum of p (V - out) times the errors, and contribute sum p^2 error^2
-        (V - out)^2, where E (V_i - out)^2 = c_i (1 - 2 p_i) + sum p^2 c.
+        The errors of Q and K are known, and so are the changes that they cause (`_moved`): the sum of their squares
+        times V's variance c. The sum of all changes moves between the sink and the other keys. The remaining errors are
+        independent: they change an output by the sum of p (V - out) times the errors, and contribute sum p^2 error^2 (V
+        - out)^2, where E (V_i - out)^2 = c_i (1 - 2 p_i) + sum p^2 c.
         """
         spread, left = self._by_row(self.kv.spread_V), self.spread_left.astype(np.float32)[ROWS]
         share = self.seen.astype(np.float32)[ROWS] * self.share
@@ -432,8 +432,8 @@ class Block:
         moved, loss = self._moved
         known = self._cut(moved, 0.0) ** 2
         if self.kv.V_in_K:
-            # An error of Q raises the weights of the K that point along it. V is K, so the output moves the same
-            # way: the errors are correlated, and are computed instead of treated as random.
+            # An error of Q raises the weights of the rows of K that point along it. V is K, so the output moves the
+            # same way: the errors are correlated, and are computed instead of treated as random.
             return (
                 square + np.square(moved @ self.kv.k[:, : self.kv.V_in_K], dtype=np.float64).mean(axis=1),
                 square,

@@ -9,12 +9,12 @@ import numpy as np
 from fattn_probe.base.arrays import F32
 
 LEAST = -8
-"""Exponent of the first binade of the table; below it the result is x."""
+"""Exponent of the table's first binade; below it, the result is x."""
 
 
 @cache
 def _table() -> F32:
-    """Mean errors (binades, parts of a binade), from the table of its results measured on Hopper, in units of 1e-10."""
+    """Mean errors (binades, parts of a binade) from the instruction's results on Hopper, stored in units of 1e-10."""
     text = files("fattn_probe.verdict.truth.error_model").joinpath("tanh.json").read_text()
     return np.array(json.loads(text), np.float32) * np.float32(1e-10)
 

@@ -27,13 +27,13 @@ from fattn_probe.verdict.truth.error_model.rounding import HALF, SINGLE, Format
 EXP_ERROR = 3.0e-8**2 + (2.0**-23 * np.log(2)) ** 2 / 12
 """Mean square of ex2.approx's relative error, from its table (measured on Hopper) and its argument's truncation.
 
-That of AMD's v_exp_f32, which is accurate to 1 ulp, is not larger.
+The error of AMD's v_exp_f32, which is accurate to 1 ulp, is not larger.
 """
 QForm = Literal["f16 twice", "f16", "f32", "q8_1"]
 Joining = Literal["f32", "f16", "f32 from f16"]
-"""How the sums of a block's accumulators are added: in f32, in f16, or in f32 after they are rounded to f16."""
-ASSUMED_DOT2 = "the rounding of v_dot2_f32_f16 on this GPU is not published: assumed to be after each product"
-ASSUMED_WMMA = "the rounding of WMMA on this GPU is not published: assumed to be as on a gfx1201"
+"""How a block adds the sums of its accumulators: in f32, in f16, or in f32 after rounding them to f16."""
+ASSUMED_DOT2 = "the rounding of v_dot2_f32_f16 on this GPU is not published; it is assumed to round after each product"
+ASSUMED_WMMA = "the rounding of WMMA on this GPU is not published; it is assumed to be that of a gfx1201"
 Pieces = tuple[range, ...]
 
 
@@ -58,17 +58,17 @@ class Split:
 
     @property
     def accumulators(self) -> int:
-        """Independent sums of one row within one block."""
+        """The number of independent sums of one row within one block."""
         return self.outer * self.warps
 
 
 @dataclass(frozen=True)
 class Sinking:
-    """Which f16 sums a kernel scales to a sink: those of some warps of one of the CUDA blocks that share a tile.
+    """The f16 sums that a kernel scales to a sink: those of some warps in one of the CUDA blocks that share a tile.
 
-    `block` is 0 for the first, -1 for the last. With `flushes`, their sums become 0 if they are more than 20 below the
-    sink, and so do those of the other blocks. `factor` is the format of the factor; products are rounded to f16. With
-    `to_maximum`, all f16 sums of each block are scaled to the largest maximum of the block, or to a sink above it.
+    `block` is 0 for the first, -1 for the last. With `flushes`, sums more than 20 below the sink become 0, in the other
+    blocks too. `factor` is the format of the factor; products are rounded to f16. With `to_maximum`, all f16 sums of
+    each block are scaled to the largest maximum of the block, or to a sink above it.
     """
 
     block: int
@@ -82,15 +82,15 @@ class Sinking:
 class Kernel:
     """The arithmetic of one launch.
 
-    `name` is its name in sentences; `geometry` divides the KV steps of a tile among blocks, None if one block does them
-    all. `max_offset` is added to a row's maximum. `sparse`: only KV rows that are visible to some query of a tile are
-    read. `products_f16`: each q*k is rounded to f16 before it is summed. `chain` is the sum of the mean squares of a
-    logit's partial sums in f32, in two units: of the logit's square, for partial sums that grow evenly, and of |q|^2
-    |k|^2 / hsk, for their scatter. `shares_maximum` are the axes of `Block`'s arrays along which accumulators share a
-    running maximum. `sinking`: how f16 sums are scaled to a sink, None for f32. `joining`: how a block's sums are
-    added. `least_factor` is the smallest Q, K, P or V in f16 that a matrix instruction does not treat as 0.
-    `fast_math`: compiled with nvcc's -use_fast_math, as upstream compiles for NVIDIA, but not for AMD: tanh is an
-    approximation, and subnormal float32 are 0. `assumed` names the parts that are assumptions; empty if there are none.
+    `name` is its name in sentences; `geometry` divides the KV steps of a tile among blocks; None if one block processes
+    them all. `max_offset` is added to a row's maximum. `sparse`: only KV rows that are visible to some query of a tile
+    are read. `products_f16`: each q*k is rounded to f16 before it is summed. `chain` is the sum of the mean squares of
+    a logit's partial sums in f32, in two units: the logit's square, for partial sums that grow evenly, and |q|^2 |k|^2
+    / hsk, for their scatter. `shares_maximum` are the axes of `Block`'s arrays along which accumulators share a running
+    maximum. `sinking`: how f16 sums are scaled to a sink; None for f32. `joining`: how a block's sums are added.
+    `least_factor` is the smallest Q, K, P or V in f16 that a matrix instruction does not treat as 0. `fast_math`:
+    compiled with nvcc's -use_fast_math, as upstream compiles for NVIDIA, but not for AMD: tanh is an approximation, and
+    subnormal float32 are 0. `assumed` names the parts that are assumptions; empty if there are none.
     """
 
     name: str
@@ -119,7 +119,7 @@ class Kernel:
 
     @property
     def least_float(self) -> float:
-        """The largest error of a float32 that is too small: one below 2^-126 becomes 0, or is a multiple of 2^-149."""
+        """The largest error of a float32 that is too small: below 2^-126 it becomes 0, or a multiple of 2^-149."""
         return 2.0 ** (SINGLE.least if self.fast_math else SINGLE.least - SINGLE.fraction)
 
 
@@ -186,11 +186,11 @@ def _tile(op: Op, geometry: Geometry, arch: int) -> Kernel:
 
 
 def _vec(op: Op, geometry: Geometry, arch: int) -> Kernel:
-    """With AMD's dot product of two f16 (`V_DOT2_F32_F16_AVAILABLE`), Q, P, V and the sums of P*V are f16."""
+    """The vec kernel. With AMD's dot product of two f16 (`V_DOT2_F32_F16_AVAILABLE`), Q, P, V and P*V sums are f16."""
     launched, dot2 = geometry.kernel, has_dot2(arch)
     D, floats = launched.DKQ, {"f16", "bf16"}
     own_K, of_floats = launched.type_K in floats, 128 // copy_bytes(arch)
-    of_quants = min(32, D // 4)  # threads that share a row of V; so many share one of K on NVIDIA
+    of_quants = min(32, D // 4)  # threads that share a row of V (on NVIDIA, also a row of K)
     threads_K = of_floats if own_K else of_quants if arch < AMD else 2 if arch >= RDNA1 else 4
     lanes = 32 // (of_floats if launched.type_V in floats else of_quants)
     additions = D // 4 if not own_K else D // 2 if arch >= RDNA3 and launched.type_K == "f16" else D
@@ -221,15 +221,15 @@ BY_FAMILY: Mapping[str, Callable[[Op, Geometry, int], Kernel]] = {
 
 
 def _lanes_chain(length: int, lanes: int) -> tuple[float, float]:
-    """`Kernel.chain` for a sum whose terms are dealt out to lanes, which are then added pairwise."""
+    """`Kernel.chain` for a sum whose terms are dealt to lanes; the lanes' sums are then added pairwise."""
     each = length / lanes
-    pairs = [2**level for level in range(lanes.bit_length() - 1)]  # sums that a round of shuffles leaves, last first
+    pairs = [2**level for level in range(lanes.bit_length() - 1)]  # sums after each round of shuffles, last first
     along = each / 3 / lanes + sum(1 / number for number in pairs)
     return along, each / 6 + each / 3 * (1 - 1 / lanes) + sum(1 - 1 / number for number in pairs)
 
 
 def pieces_of(geometry: Geometry, tile: Tile) -> Pieces:
-    """The KV steps that each CUDA block does in an output tile, in order; blocks that do none are left out."""
+    """The KV steps of each CUDA block in an output tile, in order; blocks without steps are left out."""
     return tuple(work.steps for work in geometry.parts_of(tile).values() if work.steps)
 
 

@@ -1,4 +1,4 @@
-"""The errors of the kernel's own copies of Q, K and V, and the moments of the data by which they are weighted."""
+"""The errors of the kernel's own copies of Q, K and V, and the moments of the data that weight these errors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,14 +11,14 @@ from fattn_probe.verdict.truth.error_model.rounding import HALF
 
 QK8_1 = 32
 AT_ONCE = 2048
-"""KV rows that are converted to float64 at once."""
+"""KV rows converted to float64 at once."""
 
 
 def kernel_q(q: Floats, factor: float, form: QForm, least: float = 0.0) -> F64:
-    """Q times the factor as the kernel computes it, for q (rows, hsk) f32; less than `least` in f16 is 0.
+    """Q times the factor as the kernel computes it, for q (rows, hsk) f32; f16 values below `least` become 0.
 
-    `f16 twice`: half2(q) * half2(scale), so a scale that is not a power of two puts a systematic factor on every
-    logit. `q8_1`: blocks of 32 with a common step of their largest/127 (quantize_q8_1_to_shared).
+    `f16 twice`: half2(q) * half2(scale), so a scale that is not a power of two puts a systematic factor on every logit.
+    `q8_1`: blocks of 32 with a common step, their largest magnitude / 127 (quantize_q8_1_to_shared).
     """
     scaled = (q.astype(np.float32) * np.float32(factor)).astype(np.float32)
     if form == "f32":
@@ -55,12 +55,12 @@ class KVMoments:
     """K and V of one K/V head: K float32 (n_kv, hsk), exact and as the kernel has it, and moments of K and V.
 
     `offset_K` (n_kv, hsk/32), for kernels that work on quantised blocks: the offset of a block's unsigned integers (8
-    for q4_0, the minimum for q4_1). The kernel subtracts it again with the exact sum of Q.
+    for q4_0, the minimum for q4_1). The kernel subtracts it again, using the exact sum of Q.
 
-    By KV row, means over the head's dimensions: `square_K` of K^2, `spread_V` of (V - its channel's mean)^2, `error_V`
-    of the conversion error's square about its channel's mean. By head: `mean_V` is the mean of V, `mean_square_V` the
-    mean of the squared channel means; `mean_error_V` and `mean_square_error_V` are the same for the conversion error.
-    By channel: `channel_square` is the sum of V^2, `channel_mean` the mean, `channel_largest` the largest |V|.
+    By KV row, means over the head's dimensions: `square_K` of K^2, `spread_V` of (V - channel mean)^2, `error_V` of the
+    squared deviation of V's conversion error from its channel mean. By head: `mean_V` is the mean of V, `mean_square_V`
+    the mean of the squared channel means; `mean_error_V` and `mean_square_error_V` are the same for the conversion
+    error. By channel: `channel_square` is the sum of V^2, `channel_mean` the mean, `channel_largest` the largest |V|.
     `V_in_K`: the number of dimensions at the start of K's rows that are V; 0 if V is not a view of K.
     """
 
@@ -112,16 +112,16 @@ class KVMoments:
         )
 
     def some(self, rows: Indices) -> "KVMoments":
-        """The moments by head and channel, with copies of the arrays for some of the KV rows."""
+        """The same moments by head and channel, with the arrays by KV row cut to some of the rows."""
         names = ("k", "kernel_k", "square_K", "spread_V", "error_V")
         offset_K = None if self.offset_K is None else self.offset_K[rows]
         return replace(self, offset_K=offset_K, **{name: getattr(self, name)[rows] for name in names})
 
 
 def _about_mean(rows: Floats, of: Callable[[F64], F64]) -> tuple[F64, F64, float]:
-    """Moments of `of(rows)`: each channel's mean, the mean square about it by row, the mean of the squared means.
+    """Moments of `of(rows)`: each channel's mean, each row's mean square about these, the mean of the squared means.
 
-    The last is corrected for sampling: the mean of n values has a mean square of 1/n of their variance by chance.
+    The last is corrected for sampling: by chance, the mean of n values has a mean square of 1/n of their variance.
     """
     parts = parts_of(len(rows))
     mean = np.sum([of(rows[part].astype(np.float64)).sum(axis=0) for part in parts], axis=0) / len(rows)
@@ -152,5 +152,5 @@ def _in_f16(values: Floats, least: float) -> F64:
 
 
 def _without_less(values: F64, least: float) -> F64:
-    """The values, with 0 in place of those with a smaller magnitude."""
+    """The values, with 0 in place of magnitudes below `least`."""
     return np.where(np.abs(values) < least, 0.0, values) if least else values

@@ -24,17 +24,17 @@ from fattn_probe.verdict.truth.reference.attention import alibi_slopes
 Tensors = Mapping[str, Any]
 
 BLOCK = 1 << 20
-"""Logits that are processed at once."""
+"""Logits processed at once."""
 MOST = 1 << 21
 """The default for the total number of evaluated logits: well below a second."""
 MOST_VALUES = 1 << 27
 """The total number of evaluated values of V."""
 NO_ROWS = np.array([], np.intp)
-"""Index that leaves only the moments by head and channel, without the large arrays by KV row."""
+"""An empty index: it keeps only the moments by head and channel, without the large arrays by KV row."""
 LARGE_LOGIT = 1024
-"""The largest |logit| of which float32 products say enough."""
+"""The largest |logit| for which float32 products are accurate enough."""
 LARGEST = 1e15
-"""The largest |K| or |V| that a row with a prediction may see: the errors' squares are float32."""
+"""The largest |K| or |V| that a row with a prediction may see, because squared errors are float32."""
 
 
 def predict(op: Op, tensors: Tensors, kernel: Kernel, *, most: int = MOST) -> Prediction:
@@ -47,7 +47,7 @@ def predict(op: Op, tensors: Tensors, kernel: Kernel, *, most: int = MOST) -> Pr
     LARGEST have no prediction: NaN.
     """
     number = op.sizes.n_head_kv
-    if op.params.max_bias <= 0 and not op.has_sinks:  # else heads differ
+    if op.params.max_bias <= 0 and not op.has_sinks:  # otherwise heads differ
         number = max(1, MOST_VALUES // (op.sizes.n_kv * op.sizes.hsv * op.sizes.n_seq))
     kv_heads = _spaced(np.arange(op.sizes.n_head_kv), number)
     number = max(2, most // (op.sizes.n_kv * len(kv_heads) * op.sizes.group * op.sizes.n_seq))
@@ -78,7 +78,7 @@ def predict_rows(op: Op, tensors: Tensors, kernel: Kernel, rows: I64, *, most: i
     """
     pair = np.unique(rows[:, 0] * op.sizes.n_head_kv + rows[:, 2] // op.sizes.group, return_inverse=True)[1]
     number = int(pair.max()) + 1
-    if op.params.max_bias <= 0 and not op.has_sinks:  # else heads differ
+    if op.params.max_bias <= 0 and not op.has_sinks:  # otherwise heads differ
         number = min(number, max(1, MOST_VALUES // (op.sizes.n_kv * op.sizes.hsv)))
     of_pairs = np.isin(pair, _spaced(np.arange(int(pair.max()) + 1), number))
     chosen = _spaced(np.flatnonzero(of_pairs), max(2, number, most // op.sizes.n_kv))
@@ -104,14 +104,14 @@ def predict_rows(op: Op, tensors: Tensors, kernel: Kernel, rows: I64, *, most: i
 
 
 def _spaced(places: Indices, number: int) -> Indices:
-    """At most `number` of the places, evenly spaced, with the first and the last."""
+    """At most `number` of the places, evenly spaced, including the first and the last."""
     return places[np.unique(np.linspace(0, len(places) - 1, min(number, len(places))).round().astype(np.intp))]
 
 
 def _jobs(op: Op, tensors: Tensors, kernel: Kernel, pairs: Iterable[tuple[int, int]]) -> "Iterator[_Head]":
     """The rows of each (sequence, K/V head), one after the other."""
     for seq, kv_head in pairs:
-        parts = parts_of(op.sizes.n_kv)  # of a tensor whose rows are made when they are read
+        parts = parts_of(op.sizes.n_kv)  # for a tensor whose rows are decoded when read
         k, v = (np.concatenate([tensors[name][seq, kv_head, part] for part in parts]) for name in "KV")
         k, v = without_hidden_large_values(k, v, tensors.get("mask"), seq)
         large = rows_beyond(LARGEST, k, v)
@@ -135,15 +135,15 @@ def without_hidden_large_values(k: Floats, v: Floats, mask: object, seq: int) ->
 
 
 def rows_beyond(largest: float, *arrays: Floats) -> Indices:
-    """The KV rows in which any array (n_kv, ...) has a value of a larger magnitude, or NaN."""
+    """The KV rows in which any array (n_kv, ...) has NaN or a magnitude above `largest`."""
     return np.flatnonzero(np.any([_beyond(values, largest) for values in arrays], axis=0))
 
 
 def _beyond(values: Floats, largest: float) -> Bools:
-    """Whether each row (n_kv, ...) has a value of a larger magnitude, or NaN.
+    """Whether each row (n_kv, ...) has NaN or a magnitude above `largest`.
 
-    NumPy compares f16 numbers one by one. As integers without their signs, numbers are in the order of their
-    magnitudes, with NaN above all: one pass tells that an ordinary array has no such row.
+    NumPy compares f16 numbers slowly, one by one. As integers without sign bits, numbers are ordered by magnitude, with
+    NaN on top: one fast pass shows that an ordinary array has no such row.
     """
     shifted = (np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}") << 1).max(initial=0)
     if float((shifted >> 1).view(values.dtype)) <= largest:
@@ -184,7 +184,7 @@ class _Head:
 
     @property
     def first(self) -> int:
-        """Its first head of Q."""
+        """The first query head of this K/V head."""
         return self.kv_head * self.op.sizes.group
 
     def evaluated(self, rows: Iterable[tuple[int, int]]) -> Iterator[tuple[list[tuple[int, int]], RowErrors, F64]]:
@@ -224,7 +224,7 @@ class _Head:
         sinks = self.tensors.get("sinks")
         sink = None if sinks is None else np.asarray(sinks, np.float64).ravel()[heads]
         block = Block(self.kernel, steps, logits, q, kv, sink, self.own_error)
-        found, times = block.rows(), 1.0  # how often a K/V row repeats in a head whose memory repeats
+        found, times = block.rows(), 1.0  # how often a K/V row repeats, if the head's memory repeats
         for view in (op.tensors[name] for name in "KV"):
             root = op.roots[view.root]
             if root.period is not None:
@@ -260,7 +260,7 @@ class _Head:
 
 
 def _products(q: F32, k: F32) -> Floats:
-    """Q times K: in float32, or in float64 if logits are so large that float32 is off by as much as the kernel is."""
+    """Q times K: in float32, or in float64 if logits are so large that float32 would be as inexact as the kernel."""
     logits = q @ k.T
     return q.astype(np.float64) @ k.T.astype(np.float64) if np.abs(logits).max(initial=0) > LARGE_LOGIT else logits
 

@@ -14,12 +14,12 @@ from fattn_probe.verdict.truth.error_model.kernel import Kernel
 from fattn_probe.verdict.truth.error_model.rounding import HALF
 
 ODDS = 1e-7
-"""The probability that any element of a correct output exceeds its bound, if errors are as independent as assumed."""
+"""The probability that any element of a correct output exceeds its bound, if errors are independent as assumed."""
 RMSE_LIMIT = 2.0
 """Limit of measured / predicted RMSE over the output; correct kernels have 0.5 to 1.5."""
 WALK = np.pi / (2 * np.sqrt(2))
 UNSEEN = 1.5
-"""Factor on the noise of an unsampled query: its seams may differ from those of the sampled one."""
+"""Factor on the noise of an unsampled query, whose seams may differ from those of the sampled queries."""
 CAUSES = {
     "logits": "errors of Q and K in the logits",
     "weights": "P rounded to f16",
@@ -53,8 +53,8 @@ class Prediction:
     and a row without a prediction has NaN. `sampled` (n_seq, n_q, n_head) marks the rows that the model evaluated.
     `half_ulp` is the accumulators' unit roundoff. `unsampled_loss` (n_seq, 1, n_head) bounds the loss of an unsampled
     row, as a share of V's mean. `explain` puts the kernel and the largest of the `causes` into words; `assumed` names
-    the parts of its arithmetic that are assumptions. Weights `zero_below` and more below the maximum are zero in f16.
-    `shift` (n_seq, n_q, n_head, hsv) is what the known changes of the weights add to the output, NaN if unknown.
+    the parts of its arithmetic that are assumptions. Weights whose logits are at least `zero_below` below the maximum
+    are zero in f16. `shift` (n_seq, n_q, n_head, hsv) is the output's change by known changes of weights, or NaN.
     """
 
     rows: RowErrors
@@ -75,9 +75,9 @@ class Prediction:
 
     @property
     def row_uncertainty(self) -> F64:
-        """`row_rmse` without the error of answers that are too small for the kernel's numbers, and 0 by design.
+        """`row_rmse` without the error of answers too small for the kernel's number format, which are 0 by design.
 
-        A prediction that allows zeros there does not therefore allow any output.
+        That a prediction allows zeros there does not mean that it allows any output.
         """
         return np.sqrt(np.maximum(self._mean_square - self.rows.sunk, 0.0))
 
@@ -90,13 +90,13 @@ class Prediction:
 
     @property
     def row_common(self) -> F64:
-        """The part of the squared `row_rmse` that is one draw: all elements of a row have that error. 0 if unknown."""
+        """The part of the squared `row_rmse` that is one random draw, shared by all elements of a row; 0 if unknown."""
         common = self.rows.common
         return np.where((common >= 0) & (common <= self._mean_square), common, 0.0)
 
     @property
     def row_flips(self) -> F64:
-        """The largest error of a row from the rare sums that are rounded to the other number, (n_seq, n_q, n_head)."""
+        """The largest error of a row from rare sums that are rounded to the other neighbour, (n_seq, n_q, n_head)."""
         rows = self.rows
         return rows.flip * _most(rows.sums / np.where(rows.flip > 0, rows.flip, np.inf) ** 2, self._odds)
 
@@ -110,9 +110,9 @@ class Prediction:
 
     @cached_property
     def known(self) -> npt.NDArray[np.bool_]:
-        """The rows with a prediction, (n_seq, n_q, n_head): finite errors, bounds that are numbers, some limit at all.
+        """The rows with a prediction, (n_seq, n_q, n_head): finite errors, bounds that are not NaN, at least one limit.
 
-        An unsampled row has no limits except its bounds, so these must be finite. The means below leave out other rows.
+        An unsampled row has no limits except its bounds, so these must be finite. The means below skip all other rows.
         """
         row_rmse, bound = self.row_rmse, self.bound
         numbers = (row_rmse >= 0) & (row_rmse <= np.finfo(np.float32).max) & (bound >= 0).all(axis=3)
@@ -169,43 +169,43 @@ class Prediction:
     def bound(self) -> F64:
         """The largest |error| a correct element may have, (n_seq, n_q, n_head, hsv); infinite where f16 may overflow.
 
-        It is the smaller of two bounds. The possible one: every rounding at its worst, all of one sign. The likely one,
-        which a correct output exceeds anywhere with probability `ODDS`: the loss (`_largest_loss`), plus Bernstein's
-        inequality for independent errors of known variance, none larger than `single` (in rounding error analysis:
-        Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019; Ipsen and Zhou, SIAM J. Matrix Anal. Appl. 41(4), 2020).
-        An accumulator of values of both signs is a random walk W, and its roundings are as large as W happens to be.
+        It is the smaller of two bounds. The worst case: every rounding at its largest, all of one sign. The likely
+        bound, which a correct output exceeds anywhere with probability `ODDS`: the loss (`_largest_loss`), plus
+        Bernstein's inequality for independent errors of known variance, none larger than `single` (in rounding error
+        analysis: Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019; Ipsen and Zhou, SIAM J. Matrix Anal. Appl. 41(4),
+        2020). An accumulator of values of both signs is a random walk W, and its rounding errors are proportional to W.
         Their variance is the integral of W^2, with E exp(-x integral W^2) = 1/sqrt(cosh(sqrt(2 x))) (Cameron and
         Martin, 1944). The tail is therefore exponential: exp(-pi/(2 sqrt 2) k) at k standard deviations. One outlier of
         V may stay in the accumulator for all of its roundings.
         """
         rows, heads, odds = self.rows, self.heads, self._odds
         outlier = np.sqrt(2 * odds * rows.roundings / 3) * self.half_ulp * rows.peak
-        others = np.maximum(rows.variance - rows.walk, 0.0) + rows.guess  # `walk` may be all but for rounding
+        others = np.maximum(rows.variance - rows.walk, 0.0) + rows.guess  # `walk` may be all of it, up to rounding
         noise = np.sqrt(2 * odds * others) + odds / WALK * np.sqrt(rows.walk)
         bound = noise[..., None] * heads.size + (2 / 3 * odds * rows.single + outlier)[..., None] * heads.largest
-        # A neighbour is no guide: with wide logits, one row has one dominant weight and the next row has two
+        # A neighbouring row is no guide: with wide logits, one row has one dominant weight and the next row has two
         bound = self._from_sampled(bound)
         worst = np.where(self.sampled, rows.worst, np.fmax.reduce(rows.worst, axis=1, keepdims=True))
         bound += self._largest_loss()[..., None] * np.abs(heads.mean_V)
         np.minimum(bound, worst[..., None] * heads.largest, out=bound)
         steps = np.minimum(np.sqrt(2 * odds * rows.steps), rows.steps_worst)  # Hoeffding's inequality
-        bound += np.minimum(self._from_sampled(steps[..., None]), 2 * heads.largest)  # at most what is rounded
+        bound += np.minimum(self._from_sampled(steps[..., None]), 2 * heads.largest)  # at most the rounded value
         bound += self._from_sampled(self.row_flips[..., None])
         bound += rows.floor[..., None]
         bound[self.may_overflow] = np.inf
         return np.asarray(bound)
 
     def _from_sampled(self, values: F64) -> F64:
-        """Values by row, (n_seq, n_q, n_head, ...); for unsampled rows `UNSEEN` times the head's largest."""
+        """Values by row, (n_seq, n_q, n_head, ...); unsampled rows get `UNSEEN` times the head's largest."""
         return np.where(self.sampled[..., None], values, UNSEEN * np.fmax.reduce(values, axis=1, keepdims=True))
 
     @property
     def unsampled_bound(self) -> F64:
-        """The bound for unsampled rows, same shape."""
+        """The `bound` that unsampled rows would have, same shape."""
         return replace(self, sampled=np.zeros_like(self.sampled)).bound
 
     def _largest_loss(self) -> F64:
-        """Bound on a row's loss: for a sampled row, twice the expected loss, at most the possible one."""
+        """Bound on a row's loss: for a sampled row, twice the expected loss, but at most the possible loss."""
         sums, others, possible = _losses(self.rows)
         return np.where(self.sampled, np.minimum(2 * sums, possible) + 2 * others, self.unsampled_loss)
 
@@ -213,15 +213,15 @@ class Prediction:
 def largest_unsampled_loss(rows: RowErrors) -> F64:
     """Upper bound on the loss of unsampled rows, (n_seq, 1, n_head), from the sampled ones.
 
-    A neighbour's loss says nothing: it depends on where the sums lie between two powers of two, which varies from row
-    to row. This is the largest loss of any row whose weights are like those of a sampled row of the head.
+    A neighbour's loss tells nothing: it depends on where the sums lie between two powers of two, which varies by row.
+    The bound is the largest loss of any row whose weights are like those of a sampled row of the head.
     """
     _, others, possible = _losses(rows)
     return np.asarray(np.fmax.reduce(possible + 2 * UNSEEN * others, axis=1, keepdims=True))
 
 
 def _most(mean: F64, odds: float) -> F64:
-    """The number of rare events, `mean` on average, that is exceeded with probability e^-odds (Chernoff; Bernstein)."""
+    """The number of rare events, `mean` on average, exceeded with probability e^-odds (Chernoff; Bernstein)."""
     number = np.arange(1, 40)
     with np.errstate(divide="ignore"):
         rare = number * (np.log(number) - 1 - np.log(mean)[..., None]) >= odds

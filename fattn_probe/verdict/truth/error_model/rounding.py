@@ -1,4 +1,4 @@
-"""The error of one rounding to nearest: its mean and mean square, from the increment and the sum.
+"""The error of one rounding to nearest: its mean and mean square, given the increment and the sum.
 
 Sources: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., ch. 2 (the model) and 4 (sums); Widrow and
 Kollar, Quantization Noise, ch. 4 and 5 (the Fourier series of a quantiser's error for a Gaussian input).
@@ -13,13 +13,13 @@ import numpy.typing as npt
 from fattn_probe.base.arrays import F32, F64, Floats
 
 MEAN_SQUARE = (1 - 0.25) / (2 * np.log(2)) / 12
-"""Mean of (error/ulp)^2 * (ulp/value)^2 over values spread evenly in a binade's logarithm, in units of 2^-2t."""
+"""Mean of (error/ulp)^2 * (ulp/value)^2 over values spread log-uniformly over a binade, in units of 2^-2t."""
 
 NARROW, WIDE = 0.25, 0.7
 """Standard deviations of an increment, in ulps. Below NARROW, a rounding has three possible results. Above WIDE, its
 error no longer depends on the mean: exp(-2 pi^2 0.7^2) = 6e-5."""
 SAMPLE = 1 << 16
-"""The number of values of V that represent a head."""
+"""The number of values of V that stand for a whole head."""
 OwnError = Callable[[F32], F32]
 
 
@@ -47,7 +47,7 @@ class Format:
         return float(2.0 ** (self.least - self.fraction - 1))
 
     def ulp(self, values: Floats) -> npt.NDArray[np.float32]:
-        """The distance between neighbouring numbers at |values|; near 0, the distance of subnormal numbers."""
+        """The distance between neighbouring numbers at |values|; near 0, that of subnormal numbers."""
         power = (np.ascontiguousarray(values, np.float32).view(np.uint32) & np.uint32(0x7F800000)).view(np.float32)
         return np.asarray(np.maximum(power, np.float32(2.0**self.least)) * np.float32(2.0**-self.fraction))
 
@@ -57,7 +57,7 @@ SINGLE = Format(23, -126, 3.4e38)
 
 
 def added_error(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
-    """Mean and mean square of the error, in ulps of the sum, of adding a normally distributed increment (in ulps).
+    """Mean and mean square of the error, in ulps of the sum, when a normally distributed increment (in ulps) is added.
 
     An increment that spreads over an ulp is rounded without bias and with mean square 1/12. One that stays below half
     an ulp is lost: its mean error is -mean.
@@ -71,9 +71,9 @@ def added_error(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
 
 
 def own_error(v: Floats, mean: F64) -> OwnError:
-    """`added_error` by factor, for wide increments of a factor times V (n_kv, hsv): quantised values are few.
+    """`added_error` by factor, for wide increments of a factor times V (n_kv, hsv); a quantised V has few values.
 
-    Each has the sign that makes its channel's mean positive. Ties go either way, as the sum is even or odd.
+    Each value has the sign that makes its channel's mean positive. Ties go either way, as the sum is even or odd.
     """
     rows = v[:: -(-v.size // SAMPLE)] * np.copysign(1, mean)
     halves, counts = np.unique(np.clip(rows, -HALF.largest, HALF.largest).astype(np.float16), return_counts=True)
@@ -81,7 +81,7 @@ def own_error(v: Floats, mean: F64) -> OwnError:
     known = np.full((2, 1 << 18), np.nan, np.float32)
 
     def error(factors: F32) -> F32:
-        places = (factors.view(np.uint32) + 0x1000) >> 13  # f16 has as many bits
+        places = (factors.view(np.uint32) + 0x1000) >> 13  # rounded to the bits of f16
         for place in np.unique(places[np.isnan(known[0, places])]):
             exact = np.uint32(place << 13).view(np.float32) * values
             off = np.rint(exact) - exact
@@ -120,7 +120,7 @@ def _by_series(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
 
 
 def _near_one_number(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
-    """The same for increments so small that the result is the number nearest to the mean, or one of its neighbours.
+    """The same for increments so narrow that the result is the number nearest to the mean, or one of its neighbours.
 
     Equal increments that lie halfway between two numbers are rounded to even, so the sum stays even, and all of them
     are rounded the same way, as `rint` rounds the increment.

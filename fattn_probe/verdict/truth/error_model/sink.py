@@ -1,8 +1,8 @@
 """The error of scaling sums to an attention sink above all logits of a CUDA block, or to another warp's maximum.
 
-With the sink as the new maximum, a kernel multiplies its sums by exp(maximum - sink), whose argument is rounded to f32.
-Where sums are f16, factor and product are rounded to f16: below 2^-14 they have few bits, or none. mma-f16 also flushes
-factors below exp(-20) to 0.
+With the sink as the new maximum, a kernel multiplies its sums by exp(maximum - sink); the argument is rounded to f32.
+For f16 sums, the factor and the product are rounded to f16: below 2^-14 they have few bits, or none. mma-f16 also
+flushes factors below exp(-20) to 0.
 """
 
 from dataclasses import dataclass
@@ -37,8 +37,8 @@ class Contribution:
 class Sunk:
     """The error of the scaling in the units of `RowErrors`, arrays (rows,).
 
-    The mean square, the part of it that f16 loses, the signed loss, the largest error of one addend, and the largest
-    possible one.
+    The mean square, the part of it lost in f16, the signed loss, the largest error of one addend, and the largest
+    possible error.
     """
 
     variance: F64
@@ -64,7 +64,7 @@ def sunk(held: Contribution, sinking: Sinking | None, sink: F64, share: F64, kv:
     if sinking is not None and sinking.flushes:
         elsewhere = np.ones((below.shape[1], 1, 1), np.bool_)
         elsewhere[sinking.block] = False
-        factor = np.where(own & (below < FLUSH), 0.0, factor)  # as in f16 anyway
+        factor = np.where(own & (below < FLUSH), 0.0, factor)  # in f16 it is 0 anyway
         factor = np.where(elsewhere & (below.max(axis=(2, 3), keepdims=True) < FLUSH), 0.0, factor)
     off = np.divide(factor, exact, out=np.zeros_like(exact), where=exact > 0) - 1  # each factor's relative error
     exp = np.where(below < 0, np.sqrt(EXP_ERROR + SINGLE.relative * below**2), 0.0)

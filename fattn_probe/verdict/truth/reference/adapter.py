@@ -1,4 +1,4 @@
-"""Turn an op and its bytes into the arrays of the reference, for every type of storage."""
+"""Turn an op and its bytes into the arrays of the reference, for every storage type."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -53,7 +53,7 @@ def fully_masked_of(op: Op, inputs: Mapping[str, Bytes]) -> npt.NDArray[np.bool_
 
 
 def operand_values(op: Op, inputs: Mapping[str, Bytes]) -> "dict[str, Floats | StoredRows]":
-    """The operands' values by name, as from `stored_rows`; of the mask, only the columns for K's rows."""
+    """The operands' values by name, as from `stored_rows`; the mask is cut to the columns of K's rows."""
     return {name: stored_rows(view, inputs) for name, view in op.operands.items()}
 
 
@@ -124,7 +124,7 @@ def _non_finite(view: TensorView, inputs: Mapping[str, Bytes]) -> list[str]:
         for first in range(0, memory.shape[2], AT_ONCE):
             piece = np.ascontiguousarray(memory[at][first : first + AT_ONCE]).reshape(-1)
             number = count_non_finite(piece, view.type)
-            if number and view.name == "mask":  # -inf is no mistake there
+            if number and view.name == "mask":  # -inf is allowed there
                 number -= int((piece.view(np.uint16) == MINUS_INFINITY).sum())
             found.append(number)
 

@@ -1,6 +1,6 @@
-"""Exact attention in float64, blocked over queries and KV rows, for all heads of a group together.
+"""Exact attention in float64, blocked over queries and KV rows; computes all heads of a group together.
 
-It computes GGML_OP_FLASH_ATTN_EXT as upstream's reference backend defines it
+Computes GGML_OP_FLASH_ATTN_EXT as upstream's reference backend defines it
 (`ggml_compute_forward_flash_attn_ext_f16_one_chunk`, ggml/src/ggml-cpu/ops.cpp).
 """
 
@@ -55,19 +55,19 @@ def attention(
 ) -> F64:
     """The exact output of FLASH_ATTN_EXT, float64 (n_seq, n_q, n_head, hsv): dst's `ne` reversed.
 
-    Shapes are ggml's `ne` reversed: Q (n_seq, n_head, n_q, hsk), K (n_seq, n_head_kv, n_kv, hsk),
-    V (n_seq, n_head_kv, n_kv, hsv), mask (mask_seq, mask_heads, >= n_q, n_kv), sinks (n_head). Any float dtype works: a
-    block is converted when it is used, so the extra memory is O(block). K and V may also be generated block by block:
-    any object with a `shape` that gives float rows for [sequence, head, slice]. Sequence s reads mask s % mask_seq, and
-    head h reads mask h % mask_heads. Mask rows beyond n_q are padding and not read.
+    Shapes are ggml's `ne` reversed: Q (n_seq, n_head, n_q, hsk), K (n_seq, n_head_kv, n_kv, hsk), V (n_seq, n_head_kv,
+    n_kv, hsv), mask (mask_seq, mask_heads, >= n_q, n_kv), sinks (n_head). Any float dtype works: a block is converted
+    when it is used, so the extra memory is O(block). K and V may also be generated block by block: any object with a
+    `shape` that gives float rows for [sequence, head, slice]. Sequence s reads mask s % mask_seq, and head h reads mask
+    h % mask_heads. Mask rows beyond n_q are padding and are not read.
 
     A logit is scale * q.k, or softcap * tanh(scale/softcap * q.k), plus the head's ALiBi slope times the mask. An op's
     `n_kv_max` bounds the finite entries of a mask row; it does not change the exact answer.
 
-    A fully masked row is 0, with sinks (the sink has all the weight) and without, as on the CPU backend
-    (`S == 0.0f ? 0.0f : 1.0f/S`). The CUDA kernels of every era agree if there are sinks. Without sinks they divide 0
-    by 0 and write NaN (llama.cpp #19098), and a verdict reports that. Inputs must be finite, except -inf in the mask; a
-    NaN or infinity elsewhere makes the rows that read it NaN.
+    A fully masked row is 0, with sinks (the sink has all the weight) and without, as on the CPU backend (`S == 0.0f ?
+    0.0f : 1.0f/S`). The CUDA kernels of every era agree if there are sinks. Without sinks they divide 0 by 0 and write
+    NaN (llama.cpp #19098), which a verdict reports. Inputs must be finite, except -inf in the mask; a NaN or infinity
+    elsewhere makes the rows that read it NaN.
 
     InputError if the shapes do not fit together.
     """
@@ -119,7 +119,7 @@ def attention_and_lse(
 
 
 def alibi_slopes(n_head: int, max_bias: float) -> F64:
-    """The factor of the mask for each head: Press et al., arXiv 2108.12409, extended to any number of heads as in ggml.
+    """The factor on the mask for each head: Press et al., arXiv 2108.12409, extended to any number of heads as in ggml.
 
     All 1 if `max_bias` is not positive: the mask is then added unchanged.
     """

@@ -27,7 +27,7 @@ class Content(NamedTuple):
 class GroupMask:
     """The mask of a group of heads: planes (group or 1, n_q, n_kv), and the heads' ALiBi slopes (group).
 
-    A tile's content is determined once, even if several groups share the planes: give them the same `known`.
+    A tile's content is determined once, even if several groups share the planes; such groups must share `known`.
     """
 
     planes: Floats
@@ -50,7 +50,7 @@ class GroupMask:
 
 
 def _content(tile: Floats) -> Content:
-    if tile.dtype == np.float16:  # most tiles are all 0 or all -inf, and comparing bits takes a tenth of the time
+    if tile.dtype == np.float16:  # most tiles are all 0 or all -inf, and comparing bits is ten times as fast
         bits = tile.view(np.uint16)
         least, largest = bits.min(), bits.max()
         if least == largest and largest in (0, MINUS_INFINITY):
@@ -83,7 +83,7 @@ class RowBlock:
 def attend(blocks: Sequence[RowBlock], K: Rows, V: Rows, at: tuple[int, int], *, step: int, params: Params) -> None:
     """Add all KV rows of a K/V head to the running softmax of every block, `step` at a time; skips masked tiles.
 
-    `at` is the sequence and the head. All tiles share a workspace, because fresh memory pages take as much time as exp.
+    `at` is the sequence and the head. All tiles share a workspace, because fresh memory pages cost as much as exp.
     """
     (n_kv, hsk), hsv, most = K.shape[2:], V.shape[3], max(len(block.q) for block in blocks)
     step = min(step, n_kv)
@@ -117,5 +117,5 @@ def longest(rows: F64) -> float:
 
 
 def slices(length: int, step: int) -> Iterator[slice]:
-    """The range 0..length in pieces of `step`."""
+    """The range from 0 to `length` in pieces of `step`."""
     return (slice(start, min(start + step, length)) for start in range(0, length, step))

@@ -1,6 +1,6 @@
-"""Check a large case by a sample: sampled rows exactly; the others must be finite and inside V's convex hull.
+"""Check a large case by a sample: sampled rows exactly; other rows must be finite and inside V's convex hull.
 
-K, V and the mask are generated block by block, only where needed: a mask of 1,048,576 x 8,192 alone takes 16 GiB.
+K, V and the mask are generated block by block, only where needed: a mask of 1,048,576 x 8,192 alone would take 16 GiB.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -68,7 +68,7 @@ class Sample:
 
 
 def _outside(values: F32, low: F32, high: F32, rows: I64) -> Bools:
-    """Which of these rows (rows, hsv) are not finite, or outside the hull of their heads."""
+    """Whether each of these rows (rows, hsv) is not finite, or outside the hull of its head."""
     at = (rows[:, 0], rows[:, 2])
     return np.asarray(~((values >= low[at]) & (values <= high[at]) & np.isfinite(values)).all(axis=1))
 
@@ -187,7 +187,7 @@ class GeneratedMask:
 
 
 def fully_masked(case: Case, rows: I64) -> Bools:
-    """Which of these rows (sequence, query, head) see no KV row; generates the mask only if necessary."""
+    """Whether each of these rows (sequence, query, head) sees no KV row; generates the mask only if necessary."""
     shape = case.mask_shape
     if not case.op.has_mask:
         return np.zeros(len(rows), np.bool_)
@@ -204,7 +204,7 @@ def fully_masked(case: Case, rows: I64) -> Bools:
 
 
 class _Hull:
-    """V, with the minimum and maximum of its rows between `first` and `stop` that were read."""
+    """V, and the minimum and maximum of those rows from `first` to `stop` that were read so far."""
 
     def __init__(self, V: Rows, first: int, stop: int) -> None:
         self.shape: Shape = V.shape

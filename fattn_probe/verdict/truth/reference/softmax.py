@@ -15,7 +15,7 @@ class RunningSoftmax:
     """Maximum, sum and weighted values of the KV rows seen so far, for each query row.
 
     While all logits are known to be SAFE, the sums are of exp(logit) itself (`plain`), and nothing is rescaled. From
-    the first block without that guarantee on, they are of exp(logit - maximum).
+    the first block without that guarantee on, the sums are of exp(logit - maximum).
 
     Source: Milakov and Gimelshein, arXiv 1805.02867; Rabe and Staats, arXiv 2112.05682.
     """
@@ -55,7 +55,7 @@ class RunningSoftmax:
         self.weighted += np.matmul(logits, values, out=room)
 
     def add_sink(self, sink: F64) -> None:
-        """Add one logit per row whose value is 0, so that it counts in the sum only."""
+        """Add one logit per row with the value 0, which counts only in the sum."""
         shift = self.raise_maximum(sink)
         self.total += np.exp(sink - shift)
 

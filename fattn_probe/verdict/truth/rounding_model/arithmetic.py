@@ -15,7 +15,7 @@ from fattn_probe.verdict.truth.rounding_model.functions import fused_sum, half_o
 
 @dataclass(frozen=True)
 class FloatFunctions:
-    """The float32 functions of device code; `flushed` maps a subnormal result to the one that the GPU gives."""
+    """The float32 functions of device code; `flushed` maps a subnormal result to the one that the GPU returns."""
 
     exp: Callable[[F32], F32]
     tanh: Callable[[F32], F32]

@@ -1,4 +1,4 @@
-"""Choose the rounding model of a run, by its attention kernel."""
+"""Choose the rounding model for a run by its attention kernel."""
 
 import numpy as np
 
@@ -26,7 +26,7 @@ def model_of(
     constants: Constants,
     wanted: Bools | None = None,
 ) -> F32 | None:
-    """The output that a run's kernel should give, bit for bit; None for a kernel without a model, and on AMD GPUs.
+    """The output that a run's kernel should give, bit for bit; None on AMD GPUs and for a kernel without a model.
 
     The output is (n_seq, n_q, n_head, hsv). `wanted` (n_seq, n_q, n_head) marks the rows to compute; the others are
     undefined. `arch` is nvcc's number of the GPU's architecture (90); `constants` are those of the source

@@ -16,7 +16,7 @@ from fattn_probe.base.arrays import F32, F64, I32
 from fattn_probe.verdict.truth.rounding_model import compiled
 
 MEASURED_ARCHS = frozenset({90})
-"""Architectures of the real GPUs that the tables were measured on; every simulated GPU uses the tables."""
+"""Architectures of the real GPUs on which the tables were measured; every simulated GPU uses these tables."""
 SIGNIFICAND = 23
 FRACTION = (1 << SIGNIFICAND) - 1
 LOG2_E = np.float32(1.4426950408889634)
@@ -26,7 +26,7 @@ TANH_BITS = (17, 17, 17, 18, 18, 19, 19, 19, 20, 21, 20)
 
 @cache
 def _table(name: str, dtype: str) -> npt.NDArray[Any]:
-    """A table of the hardware's results; a table of first differences (`.diff32.`) is summed."""
+    """A table of the hardware's results; a table of first differences (`.diff32.`) is integrated."""
     packed = gzip.decompress((files("fattn_probe") / "native/sim/data" / name).read_bytes())
     values = np.frombuffer(packed, dtype)
     return np.cumsum(values, dtype=np.int32) if ".diff32." in name else values
@@ -88,12 +88,12 @@ def tanh(x: F32) -> F32:
 
 
 def power(x: F32, y: F32) -> F32:
-    """`powf` of -use_fast_math."""
+    """`powf` under -use_fast_math."""
     return ex2(y * lg2(x))
 
 
 def truncated(exact: F64, fraction: int = SIGNIFICAND) -> F32:
-    """Round toward zero to float32's 24 bits, or to fewer: `fraction` after the leading one."""
+    """Round toward zero to float32's 24 bits, or to fewer: `fraction` bits after the leading one."""
     cut = np.ascontiguousarray(exact).view(np.int64) & ~np.int64((1 << (52 - fraction)) - 1)
     return cut.view(np.float64).astype(np.float32)
 
@@ -104,7 +104,7 @@ def flushed(x: F32) -> F32:
 
 
 def half_of(x: F32 | F64) -> F32:
-    """Rounded to f16, ties to even; held as float32."""
+    """x rounded to f16, ties to even; held as float32."""
     if (found := compiled.half_of(x)) is not None:
         return found
     with np.errstate(over="ignore"):
@@ -117,7 +117,7 @@ def fma(a: F32 | np.float32, b: F32, c: F32) -> F32:
 
 
 def fused_sum(a: F32, b: F32, c: F32, *, half: bool = False) -> F32:
-    """c plus the products of a and b along their first axis, in order; each sum is rounded once, if `half` to f16."""
+    """c plus the products of a and b along their first axis, in order; each sum is rounded once (if `half`, to f16)."""
     a, b, c = (np.asarray(x, np.float32) for x in (a, b, c))
     if (found := compiled.fused_sum(a, b, c, half=half)) is not None:
         return found
@@ -132,8 +132,8 @@ def _rounded_sum(product: F64, c: F32) -> F32:
     """product + c, rounded once.
 
     Rounding the float64 sum to float32 is wrong only where that sum is inexact and lies halfway between two float32
-    numbers, which for subnormal ones can be at any bit. There an even sum is first moved toward the exact one, so that
-    it is not halfway; Knuth's two-sum gives its error.
+    numbers, which for subnormal ones can be at any bit. There, an even sum is first moved toward the exact one, so that
+    it is no longer halfway; Knuth's two-sum gives its error.
     """
     total = np.asarray(product + c)
     halfway = (total.view(np.int64) & 0x1FFFFFFF == 0x10000000) | (np.abs(total) < np.finfo(np.float32).tiny)
@@ -149,11 +149,11 @@ def _rounded_sum(product: F64, c: F32) -> F32:
 
 
 def divided(x: F32, y: F32) -> F32:
-    """x / y of -use_fast_math; NaN, 0 times infinity, for a sum of 0 over a row sum of 0."""
+    """x / y under -use_fast_math; NaN (0 times infinity) for a sum of 0 over a row sum of 0."""
     with np.errstate(invalid="ignore"):
         return flushed(x * rcp(y))
 
 
 def exp(x: F32) -> F32:
-    """`expf` of -use_fast_math: ex2 of the float32 product x * log2(e)."""
+    """`expf` under -use_fast_math: ex2 of the float32 product x * log2(e)."""
     return ex2(x * LOG2_E)

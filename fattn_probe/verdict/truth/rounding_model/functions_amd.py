@@ -1,6 +1,6 @@
 """Float32 functions of device code as clang compiles them for AMD GPUs, without -ffast-math.
 
-LLVM's expansion of expf, and AMD's device library. Assumed: v_exp_f32 and v_rcp_f32 round correctly; so does powf.
+Sources: LLVM's expansion of expf, and AMD's device library. Assumed: v_exp_f32, v_rcp_f32 and powf round correctly.
 Subnormal numbers are kept.
 """
 
@@ -17,7 +17,7 @@ TANH = np.array([0xBBBAC73D, 0x3CA908C9, 0xBD5C1C4E, 0x3E088382, 0xBEAAAA99], "<
 
 
 def exp(x: F32) -> F32:
-    """`expf`: 2 to the power of x*log2(e) in two parts, of which the whole is exact; 0 or infinity outside."""
+    """`expf`: 2 to the power of x*log2(e), as an exact integer part and a fraction; 0 or infinity out of range."""
     inside = np.clip(np.nan_to_num(x, nan=0.0), EXP_LEAST, EXP_MOST)
     turns = inside * LOG2_E_HIGH
     whole = np.rint(turns)

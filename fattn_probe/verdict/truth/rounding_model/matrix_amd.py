@@ -1,6 +1,6 @@
 """The sums of AMD's v_dot2_f32_f16, WMMA and MFMA, by the rules of cases/device/amd_arithmetic.csv.
 
-RDNA3 and RDNA4: AMD's emulator rocjitsu (ROCm/rocm-systems), found on a gfx1100 and a gfx1201. MFMA: Xie, Wang, Yang,
+RDNA3 and RDNA4: AMD's emulator rocjitsu (ROCm/rocm-systems), based on a gfx1100 and a gfx1201. MFMA: Xie, Wang, Yang,
 Yang, MMA-Sim, arXiv 2511.10909. Assumed: gfx1200 is like gfx1201, and v_dot2_f32_f16 rounds each sum before RDNA3.
 """
 
@@ -12,13 +12,13 @@ from fattn_probe.verdict.truth.rounding_model.functions import fma, half_of
 from fattn_probe.verdict.truth.rounding_model.tensor_core import F16_LEAST
 
 NOTHING = -1000
-"""The exponent of a zero: no other number is aligned to it."""
+"""The exponent assigned to a zero: no other number is aligned to it."""
 F32_LEAST = -126
 """The exponent of the smallest normal float32; on CDNA3, also that of a zero."""
 
 
 def dot2(a: F32, b: F32, c: F32, arch: int) -> F32:
-    """v_dot2_f32_f16: c plus two products, of a and b (2, ...) in f16."""
+    """v_dot2_f32_f16: c plus two products of f16 numbers, from a and b (2, ...)."""
     if arch < RDNA3:
         return _normal(fma(a[1], b[1], fma(a[0], b[0], _normal(c))))
     return _rdna_step(a, b, c, arch, half=False)
@@ -54,7 +54,7 @@ def _rdna_step(a: F32, b: F32, c: F32, arch: int, *, half: bool) -> F32:
         own = np.where(start == 0, least if half else NOTHING, _exponent(start, least))
         grid = np.maximum(exponents.max(axis=0) - 24, own - 26)
         total = np.trunc(_scaled(np.abs(start), -grid))
-        for product in products:  # a term of the other sign is negated by inverting its bits: one unit too far
+        for product in products:  # a term of the opposite sign is negated by inverting its bits: one unit too far
             units = np.trunc(_scaled(np.abs(product), -grid))
             total += np.where(np.signbit(product) != np.signbit(start), -units - 1, units)
     else:
@@ -83,7 +83,7 @@ def _in_pairs(a: F32, b: F32, c: F32, *, flushes: bool) -> F32:
 
 
 def _fused(a: F32, b: F32, c: F32) -> F32:
-    """CDNA3: products cut to 24 bits after the point of their largest exponent; their sum and c cut downwards."""
+    """CDNA3: products are truncated 24 bits below their largest exponent; their sum and c are rounded down."""
     products = a * b
     of_a, of_b = (np.where(x == 0, F32_LEAST, _exponent(x, F16_LEAST)) for x in (a, b))
     exponent, own = (of_a + of_b).max(axis=0), _exponent(c, F32_LEAST)
@@ -94,7 +94,7 @@ def _fused(a: F32, b: F32, c: F32) -> F32:
 
 
 def _spread(products: F32, c: F32, result: F32) -> F32:
-    """The result with infinities and NaNs spread as in any sum."""
+    """The result with infinities and NaNs propagated as in any sum."""
     if np.isfinite(products).all() and np.isfinite(c).all():
         return result
     plain = products.sum(axis=0, dtype=np.float64) + c
@@ -102,7 +102,7 @@ def _spread(products: F32, c: F32, result: F32) -> F32:
 
 
 def _exponent(x: F32, least: int) -> I32:
-    """The exponent of a number, `least` of one below the normal numbers, and of 0."""
+    """The exponent of a number; `least` for subnormal numbers and 0."""
     bits = np.ascontiguousarray(x).view(np.int32)
     return np.asarray(np.maximum((bits >> 23 & 255) - 127, least))
 

@@ -1,4 +1,4 @@
-"""fattn-mma-f16 in NumPy: every rounding of the kernel, in its order, and nothing else.
+"""fattn-mma-f16 in NumPy: every rounding of the kernel, in the kernel's order, and no others.
 
 A *column* is one query of one head. Q is scaled and rounded to f16. Tensor cores sum KQ in float32; P = exp(KQ -
 maximum) is rounded to f16. Tensor cores sum VKQ in f16, and VKQ is rescaled as the maximum grows. The KV rows of a step
@@ -131,7 +131,7 @@ class MmaMachine:
         return P
 
     def scale(self, difference: F32) -> F32:
-        """exp of the difference of two maxima; 0 below `FLUSH`."""
+        """exp of the difference of two maxima; 0 for a difference below `FLUSH`."""
         return np.where(difference >= FLUSH, self.plan.functions.exp(difference), np.float32(0))
 
     def add_values(self, state: State, P: F32, rows: slice) -> None:
@@ -145,7 +145,7 @@ class MmaMachine:
             state.VKQ = plan.matrix_sum(a, b, state.VKQ, half=plan.VKQ.half)
 
     def add_sink(self, state: State, sink: F32) -> None:
-        """Add the sink to the first warp's row sum, after the sums of its threads are added up."""
+        """Add up the first warp's row sums by thread, then add the sink to the total."""
         first = State(state.maximum[:, :1], total(state.rowsum[:, :1])[..., None], state.VKQ[:, :1])
         before = first.maximum
         first.maximum = np.fmax(before, sink[..., None, :])
@@ -167,8 +167,8 @@ class MmaMachine:
         out = np.zeros(VKQ[:, 0].shape, np.float32)
         for warp in range(self.plan.kernel.warps_per_column):
             out = functions.flushed(fma(VKQ[:, warp], scales[:, warp, None], out))
-        # The row sum: each lane adds up some warps, then the lanes are added pairwise. A lane's first two products are
-        # added with one multiply-add, which fuses the first. Clang does the same if the second is another lane's.
+        # The row sum: each lane adds some warps, then the lanes are added pairwise. A lane's first two products are
+        # added by one multiply-add, which fuses the first. Clang also does this if the second is another lane's.
         lanes = min(self.plan.kernel.warps_per_column, self.plan.lanes // self.plan.kernel.columns)
         scale, part = (np.split(array, self.plan.kernel.warps_per_column // lanes, axis=1) for array in (scales, sums))
         found = scale[0] * part[0]

@@ -20,14 +20,14 @@ from fattn_probe.verdict.truth.rounding_model.mma_plan import MmaPlan
 from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands
 
 COLUMNS = 256
-"""Columns computed side by side: enough for long vectors, few enough to keep several cores busy."""
+"""Columns computed together: enough for long vectors, few enough to keep several cores busy."""
 
 BATCHED = ("Q", "K", "V", "mask", "slope", "sink", "begins")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Columns of one K/V head of one sequence that read the same KV rows, and where they belong.
+    """Columns of one K/V head of one sequence that read the same KV rows, and their positions.
 
     `rows` are the KV rows that they read, in order, -1 for masked padding; None means all rows. `queries`, `heads` and
     `tiles` give each column's query, head and output tile.
@@ -63,7 +63,7 @@ def mma_f16(operands: KernelOperands, plan: MmaPlan, n_kv_max: int = 0, wanted: 
 def mma_machines(
     operands: KernelOperands, plan: MmaPlan, n_kv_max: int = 0, wanted: Bools | None = None
 ) -> Iterator[tuple[Sequence[Batch], Callable[[], MmaMachine]]]:
-    """Machines for the columns of an op, to be made when they run, with the batches that each computes."""
+    """Machines for the columns of an op, each built when it runs, with the batches that each computes."""
     n_seq, n_head, n_q, _ = operands.Q.shape
     Q = half_of(half_of(operands.Q) * np.float32(np.float16(operands.scale)))
     operands = replace(operands, Q=Q, K=half_of(operands.K), V=half_of(operands.V))
@@ -90,7 +90,7 @@ def _limit(operands: KernelOperands, plan: MmaPlan, n_kv_max: int) -> int:
 def _batches(
     operands: KernelOperands, plan: MmaPlan, grid: Grid, n_kv_max: int, wanted: Bools | None
 ) -> Iterator[Batch]:
-    """Blocks of columns: from all queries, or from one query tile if KV rows are gathered for each tile."""
+    """Blocks of columns: from all queries, or from a single query tile if each tile gathers its KV rows."""
     n_seq, _, n_q, _ = operands.Q.shape
     group, n_head_kv = operands.group, operands.K.shape[1]
     limit = _limit(operands, plan, n_kv_max)

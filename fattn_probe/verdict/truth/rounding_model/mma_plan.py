@@ -1,4 +1,4 @@
-"""The arithmetic of a launch of fattn-mma-f16: its steps, the warps that share a column, where blocks begin."""
+"""The arithmetic of a fattn-mma-f16 launch: its steps, the warps that share a column, the starts of blocks."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +16,7 @@ from fattn_probe.verdict.truth.rounding_model.arithmetic import KernelPlan
 from fattn_probe.verdict.truth.rounding_model.tensor_core import Factors, matrix_sum, matrix_sum_half
 
 INSTRUCTION = 16
-"""Products of f16 that an instruction adds to each of its sums."""
+"""The number of f16 products that an instruction adds to each of its sums."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class MmaPlan(KernelPlan):
 
     @property
     def chunk(self) -> int:
-        """KV rows that a warp gets at a time: the rows of one fragment."""
+        """The KV rows that a warp gets at a time: those of one fragment."""
         return self.generation.chunk
 
     @property
     def threads(self) -> int:
-        """Threads of one warp that share a column's row sum."""
+        """The threads of one warp that share a column's row sum."""
         return self.lanes // self.kernel.columns if self.arch >= AMD else {8: 8, 16: 4, 32: 2}[self.kernel.columns]
 
     @property
@@ -83,7 +83,7 @@ class MmaPlan(KernelPlan):
         return (matrix_sum_half if half else matrix_sum)(Factors(a), Factors(b), c, self.generation)
 
     def begins(self, tiles: int, steps: int) -> npt.NDArray[np.bool_]:
-        """The steps at which a CUDA block or a tile begins, (tiles, steps); blocks have equal shares of all steps."""
+        """Marks the steps (tiles, steps) at which a CUDA block or a tile begins; blocks share the steps equally."""
         found = np.zeros((tiles, steps), np.bool_)
         found.flat[list(cuts(tiles * steps, self.kernel.blocks[0])[:-1])] = True
         found[:, 0] = True

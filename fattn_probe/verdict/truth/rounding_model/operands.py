@@ -65,7 +65,7 @@ def _floats(view: TensorView, inputs: Inputs) -> F32:
 
 
 def _converted(view: TensorView, inputs: Inputs) -> F32:
-    """The values as ggml converts them: a contiguous q4_0 by multiply-adds, so zeros are positive (for RDNA3)."""
+    """The values as ggml converts them: a contiguous q4_0 with multiply-adds, so zeros are positive (for RDNA3)."""
     values = _floats(view, inputs)
     whole = view.end - view.offset == row_size(view.type, prod(view.ne))
     return values + np.float32(0) if view.type == "q4_0" and whole else values

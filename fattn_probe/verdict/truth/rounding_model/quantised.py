@@ -1,4 +1,4 @@
-"""Quantised K as fattn-vec reads it, integers and scales, and Q quantised to q8_1 for the product with K."""
+"""Quantised K as fattn-vec reads it (integers and scales), and Q quantised to q8_1 for the product with K."""
 
 from dataclasses import dataclass
 
@@ -63,7 +63,7 @@ def _unpacked(type_: str, blocks: Bytes) -> npt.NDArray[np.integer]:
 
 
 def quantised_q8_1(values: F32, functions: FloatFunctions) -> Codes:
-    """Rows of float32 quantised to q8_1: the step is 1/127 of the largest |value| of a block; with the block's sum."""
+    """Quantise rows of float32 to q8_1: the step is 1/127 of a block's largest |value|; keeps the block's sum."""
     blocks = values.reshape(*values.shape[:-1], -1, BLOCK)
     d = functions.divided(np.abs(blocks).max(axis=-1), np.full(1, np.float32(127)))
     ratio = functions.divided(blocks, d[..., None])
@@ -91,5 +91,5 @@ def products(Q: Codes, K: Codes) -> tuple[F32, F32]:
 
 
 def _by_fours(parts: F32) -> F32:
-    """Repeat a block's number for each group of four of its elements."""
+    """Repeat each block's number for every group of four elements."""
     return np.repeat(parts, BLOCK // TOGETHER, axis=-1)

@@ -1,4 +1,4 @@
-"""Arithmetic that the kernels' running softmax share."""
+"""The arithmetic of the running softmax that all kernels share."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import numpy as np
 from fattn_probe.base.arrays import F32
 
 FLUSH = np.float32(-20)
-"""The exponential of a smaller difference is flushed to zero (SOFTMAX_FTZ_THRESHOLD)."""
+"""The exponential of a difference below this is flushed to zero (SOFTMAX_FTZ_THRESHOLD)."""
 LOWEST = np.float32(-np.finfo(np.float32).max / 2)
 """The initial value of a running maximum."""
 
@@ -28,7 +28,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Parts:
-    """The sums that blocks hand to the kernel that combines them; arrays are (columns, blocks, ...)."""
+    """The sums that blocks pass to the kernel that combines them; arrays are (columns, blocks, ...)."""
 
     VKQ: F32
     maximum: F32
@@ -36,7 +36,7 @@ class Parts:
 
 
 def total(parts: F32) -> F32:
-    """The sum over the last axis, added pairwise as lanes do with butterfly shuffles."""
+    """The sum over the last axis, added pairwise as in a butterfly shuffle across lanes."""
     while parts.shape[-1] > 1:
         middle = parts.shape[-1] // 2
         parts = parts[..., :middle] + parts[..., middle:]

@@ -1,12 +1,12 @@
 """The sums of a tensor core: exact products, aligned to the largest exponent, truncated, and added as integers.
 
 Sources: Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores" (PeerJ CS 7:e330, 2021); Khattak
-and Mikaitis (arXiv 2512.07004). Every bit is equal to the results of an H200 on 46 measured matrices of each kind.
-Assumed: Turing is like Volta, Ada like Ampere, Blackwell like Hopper.
+and Mikaitis (arXiv 2512.07004). Every bit equals an H200's results for 46 measured matrices of each kind. Assumed:
+Turing is like Volta, Ada like Ampere, Blackwell like Hopper.
 
 Sums of e4m3 products follow two published models that agree on Hopper: groups of 32, 13 bits after the leading one
 instead of 25, and a result of 13 bits (Khattak and Mikaitis; Xie et al., MMA-Sim, arXiv 2511.10909). Every bit equals
-the 5,000 results of an H100 that Khattak and Mikaitis publish, whose accumulators are 0.
+the 5,000 H100 results that Khattak and Mikaitis publish, all with accumulators of 0.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from fattn_probe.verdict.truth.rounding_model import compiled
 from fattn_probe.verdict.truth.rounding_model.functions import SIGNIFICAND, half_of, truncated
 
 NONE = -64
-"""The exponent given to zeros: with any other factor it stays below -28, the smallest exponent of a product."""
+"""The exponent assigned to zeros: added to any other one, it stays below -28, the smallest exponent of a product."""
 LOWEST = -100
 """A lower limit on the exponents of sums, so that every power of two here is a float32."""
 
@@ -30,7 +30,7 @@ F16_LEAST, E4M3_LEAST = -14, -6
 
 @dataclass(frozen=True)
 class Fp8Rule:
-    """How FP8 products are added: `group` at once, with `extra` bits beyond 24; if negative, in the result too."""
+    """How FP8 products are added: `group` at once, with `extra` bits beyond 24; if negative, results too."""
 
     group: int
     extra: int
@@ -57,7 +57,7 @@ class Factors:
 
     @cached_property
     def number(self) -> F32:
-        """The values, with 0 for infinities and NaNs."""
+        """The values, with 0 in place of infinities and NaNs."""
         return self.value if self.finite else np.where(np.isfinite(self.value), self.value, np.float32(0))
 
     @cached_property
@@ -79,7 +79,7 @@ def matrix_sum_half(a: Factors, b: Factors, c: F32, rule: Generation) -> F32:
 
 
 def _sums(a: Factors, b: Factors, c: F32, rule: Rule, k_half: int) -> F32:
-    """c + a @ b; sums become f16 where `k_half` products end, if that is not 0."""
+    """c + a @ b; sums are rounded to f16 after every `k_half` products, if that is not 0."""
     bits, fraction, number = SIGNIFICAND + rule.extra, SIGNIFICAND + min(rule.extra, 0), a.value.shape[-1]
     how = (rule.group, bits, fraction, k_half, a.least, b.least)
     if a.finite and b.finite and (found := compiled.matrix_sum(a.value, b.value, c, *how)) is not None:

@@ -5,8 +5,8 @@ pairs. P is rounded to f16, and VKQ is summed in f16 with one fused multiply-add
 capability 6.1) everything is float32. For the row sum, the rows of a step are dealt to the lanes of `warps` warps; for
 VKQ, to the warps in turn. All warps share the column's maximum. CUDA blocks (`gridDim.y`) take the steps in turn.
 
-Where VKQ is rescaled and the first row added in one basic block, `VKQ*scale` is fused and `V*P` rounded; if there is a
-branch in between, it is the reverse (build/rewrite_products.py).
+If VKQ is rescaled and the first row added in one basic block, `VKQ*scale` is fused and `V*P` is rounded; with a branch
+in between, it is the reverse (build/rewrite_products.py).
 """
 
 from collections import deque
@@ -33,7 +33,7 @@ FATTN_KQ_STRIDE = 256
 """The number of KV rows that the scan of the mask reads at once."""
 
 COLUMNS, ROWS = 64, 512
-"""Columns and KV rows computed side by side: their data fits in a core's cache."""
+"""Columns and KV rows computed together: their data fits in a core's cache."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class TilePlan(KernelPlan):
 
     @property
     def checks_end(self) -> bool:
-        """Whether the kernel checks the end of K, in its last step."""
+        """Whether the kernel checks for the end of K in its last step."""
         return self.kernel.ncols2 == 1
 
     @property
     def elements(self) -> int:
-        """The number of elements of a step's KQ in a thread."""
+        """The number of elements of a step's KQ that a thread holds."""
         return self.kernel.nbatch_fa * self.kernel.ncols // (self.kernel.warps * LANES)
 
 
@@ -65,7 +65,7 @@ def tile_plan_of(kernel: AttentionKernel, arch: int, constants: Constants) -> Ti
 
 
 def scanned_ends(mask: F32, ncols1: int) -> Indices:
-    """The KV row at which each query tile ends by the scan of a mask (n_q, n_kv): all that follow are masked."""
+    """The KV row at which each query tile ends, from the scan of a mask (n_q, n_kv): all later rows are masked."""
     shown = ~np.isinf(mask).reshape(len(mask), -1, FATTN_KQ_STRIDE).all(axis=2)
     strides = np.logical_or.reduceat(shown, np.arange(0, len(mask), ncols1)) * (1 + np.arange(shown.shape[1]))
     return np.asarray(strides.max(axis=1) * FATTN_KQ_STRIDE)
@@ -118,7 +118,7 @@ class TileMachine:
         parts, functions = self.parts(last, head), self.plan.functions
         if parts.VKQ.shape[1] > 1:
             return combined(parts, functions)
-        with np.errstate(invalid="ignore"):  # a single block multiplies by the reciprocal of its row sum
+        with np.errstate(invalid="ignore"):  # a single block multiplies by its row sum's reciprocal
             return functions.flushed(parts.VKQ[:, 0] * functions.divided(np.ones_like(parts.rowsum), parts.rowsum))
 
     def turns(self, sequence: int, head: int, queries: slice) -> Iterator[Turn]:
@@ -167,7 +167,7 @@ class TileMachine:
         return fma(slope, mask, capped) if self.plan.elements > 1 else capped + slope * mask
 
     def last_steps(self, sequence: int) -> Indices:
-        """The step of each query that checks the end of K; -1 for none."""
+        """For each query, the step that checks for the end of K; -1 for none."""
         plan, (_, _, n_q, _) = self.plan, self.operands.Q.shape
         if not plan.checks_end:
             return np.full(n_q, -1)
@@ -177,7 +177,7 @@ class TileMachine:
         return np.repeat(ends // plan.kernel.nbatch_fa - 1, plan.kernel.ncols1)[:n_q]
 
     def rounds(self, logits: F32, values: F32, last: Indices) -> Iterator[Turn]:
-        """The steps, with a row sum for each lane and a VKQ for each warp; `last` is the last step of each column."""
+        """The steps, with a row sum per lane and a VKQ per warp; `last` is the last step of each column."""
         plan, exp = self.plan, self.plan.functions.exp
         maximum = np.full(logits.shape[1:3], LOWEST)
         sums = np.zeros((*logits.shape[1:3], plan.kernel.warps_per_column, LANES), np.float32)

@@ -34,7 +34,7 @@ ROWS = 4096
 
 @dataclass(frozen=True)
 class VecPlan(KernelPlan):
-    """One launch: `threads_K` lanes share a row of K, `threads_V` lanes a row of V.
+    """One launch: `threads_K` lanes share a row of K, and `threads_V` lanes share a row of V.
 
     For a K of floats, a lane takes runs of `run` neighbouring elements. AMD GPUs have Q, P, V and VKQ in f16.
     """
@@ -119,7 +119,7 @@ class VecMachine:
         return np.concatenate([self.dot_of_codes(ours, codes[place][part]) for part in parts], axis=1)
 
     def dot(self, Q: F32, K: F32) -> F32:
-        """Q K for a K of floats: fused multiply-adds or dot products of two in each lane, then a sum across lanes."""
+        """Q K for a K of floats: fused multiply-adds or dot products of two per lane, then a sum across lanes."""
         plan = self.plan
         Q, K = (np.moveaxis(each.reshape(len(each), -1, plan.threads_K, plan.run), 2, 3) for each in (Q, K))
         Q, K = (each.reshape(len(each), -1, plan.threads_K) for each in (Q, K))
@@ -156,7 +156,7 @@ class VecMachine:
         return np.pad(KQ, [(0, 0), (0, padding)], constant_values=-np.inf)
 
     def rounds(self, KQ: F32, values: F32) -> Iterator[Turn]:
-        """The steps: each warp has a maximum, a row sum for each lane and a VKQ for each group of lanes."""
+        """The steps: each warp has a maximum, a row sum per lane and a VKQ per group of lanes."""
         groups, number, exp = LANES // self.plan.threads_V, self.plan.VKQ, self.plan.functions.exp
         maximum = np.full(KQ.shape[1:4], LOWEST)
         sums = np.zeros(KQ.shape[1:], np.float32)

@@ -1,5 +1,5 @@
 // Cooperative groups of one block (CUDA C++ Programming Guide, "Cooperative Groups"): block, tiles of a warp, coalesced
-// lanes; reduce and scans are in cooperative_groups/. A grid has its numbers here, but no barrier.
+// lanes; reduce and scans are in cooperative_groups/. A grid has its indices here, but no barrier.
 #pragma once
 
 #include "../warp_functions.h"
@@ -113,7 +113,7 @@ template <unsigned number, class Parent> thread_block_tile<number, Parent> tiled
     return {};
 }
 
-// A group of a size that is known when the program runs.
+// A group whose size is only known at run time.
 class thread_group : public lanes {
   public:
     thread_group(const thread_block &) : lanes(0), block_(true) {}
