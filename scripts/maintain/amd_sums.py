@@ -1,4 +1,4 @@
-"""Sums of f16 products on AMD GPUs as the simulator has them, for tinygrad's emulator.
+"""The simulator's sums of f16 products on AMD GPUs, for tinygrad's emulator.
 
 tinygrad adds the products of matrix instructions and v_dot2_f32_f16 one by one. The hardware does not: the simulator
 follows MMA-Sim's measurements (CDNA) and results of RDNA GPUs. Only the sums are replaced; the positions of a matrix's
@@ -58,7 +58,7 @@ class Sums:
         left, right = (halves[first + self.factor // 2, self.factor_lane, self.factor % 2] for first in (a, b))
 
         def results(first: int) -> tuple[Indices, ...]:
-            """Where the results lie, in registers or in their halves."""
+            """The positions of the results, in registers or in their halves."""
             if not packed:
                 return first + self.result, self.result_lane
             if self.gfx == "gfx1201":

@@ -1,4 +1,4 @@
-"""Find out which cases of a pool kill which faults, and choose those that kill most within a time budget.
+"""Determine which cases of a pool kill which faults, and choose those that kill most within a time budget.
 
 Each mutant is run by the cases in which it changes a value; of cases that launch alike, only by the fastest few. A case
 also costs the compile time of its kernels, after a change of any of their files, unless a chosen case has them already.
@@ -39,13 +39,13 @@ class Killers:
 
     @property
     def learned(self) -> bool:
-        """Whether it is used to choose cases; the other half of the faults only measures what the choice kills."""
+        """Whether it is used to choose cases; the other half of the faults only measures the choice."""
         return not held_out(self.digest)
 
 
 @dataclass
 class Kills:
-    """The cases of a pool with the processor seconds of their judgement, and the killers of each fault.
+    """The cases of a pool with the CPU seconds of their judgement, and the killers of each fault.
 
     `kernels` are those of each case (`90 release mma 64,64,8,8,false,false,false`), `compiling` the seconds that each
     takes.

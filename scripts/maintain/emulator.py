@@ -81,7 +81,7 @@ class WaveState(Protocol):
 
 @dataclass(frozen=True)
 class Instruction:
-    """A decoded instruction: its words as LLVM writes them, its size in bytes, and the emulator's function."""
+    """A decoded instruction: its text as LLVM writes it, its size in bytes, and the emulator's function."""
 
     text: str
     size: int
@@ -95,7 +95,7 @@ class Instruction:
 
 
 def load_tinygrad(folder: Path) -> ModuleType:
-    """tinygrad's emulator, from a clone that is made if it is missing, with our corrections."""
+    """tinygrad's emulator with this project's corrections, from a clone that is made if missing."""
     if not folder.exists():
         run(["git", "clone", "-q", TINYGRAD, folder])
         run(["git", "-C", folder, "checkout", "-q", COMMIT])
