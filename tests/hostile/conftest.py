@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fattn_probe import cli
+from fattn_probe.base.workers import prepare_workers
 from tests.llama.source.fake_index import write_tree
 
 SECONDS = 10
@@ -60,6 +61,7 @@ def limits():
     def too_long(number, frame):
         raise AssertionError(f"no end after {SECONDS} s of work, or {WAITING} s in all")
 
+    prepare_workers()  # a server that started within the limit would pass it on to the workers of later tests
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
     handlers = {number: signal.signal(number, too_long) for number in (signal.SIGALRM, signal.SIGPROF)}
