@@ -174,7 +174,7 @@ def read_cases(file: Path) -> list[Case]:
 
 
 def cases_like(path: Path) -> dict[str, Path]:
-    """Candidates by name, as `FILE/CASE`: all cases of FILE for `FILE/NAME`, else the shipped cases it may mean."""
+    """Candidates by name, as `FILE/CASE`: all cases of FILE for `FILE/NAME`, else the similar shipped cases."""
     if path.parent.is_file():
         return {f"{path.parent}/{case.name}": path.parent / case.name for case in read_cases(path.parent)}
     files = (*shipped.files("scenario"), *sorted(shipped.folder("suite").glob("*/*.yaml")))
