@@ -220,7 +220,7 @@ def cases_of(paths: Sequence[Path]) -> list[Case]:
 
 
 def told_apart(cases: Sequence[Case]) -> list[Case]:
-    """The cases; the names of recordings with equal file names, as for two models, get their folder as a prefix."""
+    """The cases; recordings with equal file names, such as of two models, get their folder as a prefix of the name."""
     files = {case.source.path for case in cases if isinstance(case.source, Recording)}
     times = Counter(path.stem for path in files)
     return [

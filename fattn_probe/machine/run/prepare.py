@@ -99,7 +99,7 @@ def required_kernels(session: Session, cases: Sequence[Case], target: Target) ->
 def likely_kernels(session: Session, cases: Sequence[Case], target: Target) -> list[KernelCase]:
     """A guess of the kernel cases, without dry runs: those needed before, with other edits or patches of the source.
 
-    So kernels can compile at the same time as the host code that dry runs need.
+    With this guess, kernels can compile at the same time as the host code that dry runs need.
     """
     tree = session.options.tree
     if tree is None:
