@@ -157,7 +157,7 @@ def _failure(night: Night, result: Result) -> dict[str, Any]:
 
 
 def _maps(night: Night) -> Iterator[dict[str, Any]]:
-    """Yield the division of work, now and before, for cases that failed or changed their launch."""
+    """Yield the division of work, now and before, for cases that failed or whose launch changed."""
     moved = [change.case for change in night.changes if change.kind in (ChangeKind.LAUNCH, ChangeKind.KERNEL)]
     names = dict.fromkeys([*(result.name for result in night.failures), *moved])
     for place, name in enumerate([name for name in names if name in night.cases][:MOST_MAPS]):

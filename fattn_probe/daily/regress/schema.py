@@ -138,7 +138,7 @@ VERSION = len(MIGRATIONS)
 
 @contextmanager
 def opened(path: Path, *, reading: bool = False) -> Iterator[sqlite3.Connection]:
-    """Open the database at `path`; creates or migrates it if needed. `reading` opens an up-to-date one read-only.
+    """Open the database at `path`; creates or migrates it if needed. With `reading`, opens a current one read-only.
 
     Raises InputError for a folder, a file that is not a database, another program's database, one of a newer version of
     fattn-probe, or one that may not be written. Raises MachineError for a full disk, LostError for a lock that is not

@@ -27,11 +27,11 @@ class CheckSpec(Spec):
     """How the cases of a suite are judged, as `compare` would with the flags of the same names."""
 
     model: UseModel = "auto"
-    """When the rounding model is computed: `auto` is up to 4 GFLOP; without it, small faults pass."""
+    """When the rounding model is computed: `auto` means up to 4 GFLOP. Without the model, small faults pass."""
     sample: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "auto"
     """The rows to check exactly: `auto` is all except in very large cases; a number of them, or `all`."""
     repeat: int = Field(default=1, ge=1, le=MOST_REPEATS)
-    """Runs of each case that must have equal bits."""
+    """Runs of each case, whose outputs must have equal bits."""
     batch_invariance: bool = False
     """Whether some queries also run alone, and their bits are compared with those of the batch."""
 
