@@ -14,7 +14,7 @@ from fattn_probe.machine.debug.values import numbers
 Points = dict[int, str]
 """Anchors by breakpoint number."""
 BLOCK = "_block"
-"""The suffix of anchors at which a block of a kernel without stream-K knows its work."""
+"""The suffix of anchors at which a block's work is known, in kernels without stream-K."""
 
 
 def block_anchors(anchors: Iterable[str]) -> list[str]:
@@ -109,7 +109,7 @@ class BlockReader:
     def first(self, debugger: Debugger, stop: StopRecord, names: Sequence[str]) -> Document:
         """Make the record of a breakpoint's first hit, at the current stop.
 
-        A breakpoint in a branch that is not compiled moves to the next compiled line, which may have its own.
+        A breakpoint in a branch that is not compiled moves to the next compiled line, which may already have one.
         """
         point = stop.breakpoints[0]
         values = zip(names, debugger.evaluate(names), strict=True)

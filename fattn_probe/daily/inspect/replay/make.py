@@ -51,7 +51,7 @@ def replay_of(
 ) -> Replay:
     """Make the replay of a run; without facts, the division of work is derived from the launches.
 
-    The rows are those of the replay `beside` it; without one, the row that the trace followed, and the worst rows.
+    The rows are the same as in the replay `beside`; without it, the row that the trace followed, and the worst rows.
 
     Raises InputError if no attention kernel with known sizes ran.
     """
@@ -142,7 +142,7 @@ def _rows(modelled: ModelledRows, geometry: Geometry, errors: F64 | None, first:
 def _places(
     trace: JudgedTrace, geometry: Geometry, facts: Facts
 ) -> Iterator[tuple[StepPlace, str, TracedStep | Stage]]:
-    """Yield everything that a trace read, in its order, each with its place and the warp that it was read from."""
+    """Yield everything that a trace read, in its order, each with its place and the warp in which it was read."""
     lane, who = next(f"block={one.block}" for one in facts.blocks if one.blockIdx == trace.block), headline(trace)
     for tile in trace.tiles:
         index = index_of(tile.tile.tile, geometry.grid)

@@ -178,7 +178,7 @@ class Tracer:
         return block_arrays(documents, chosen.tiles, about)
 
     def find_not_finite(self, dst: npt.NDArray[np.floating[Any]]) -> FirstNotFinite | None:
-        """Find the origin of the first NaN or infinity in the inputs or `dst` (`ne` reversed); None without one."""
+        """Find the origin of the first NaN or infinity in the inputs or `dst` (`ne` reversed); None without any."""
         found, last = in_inputs(self.case, self.inputs), in_dst(dst)
         if found is not None or last is None:
             return found
