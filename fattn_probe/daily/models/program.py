@@ -248,7 +248,7 @@ def converse(argv: Sequence[str], env: Mapping[str, str], timeout: float, answer
 
 
 def missing_or_error(done: Completed, model: str) -> Missing | None:
-    """Return the function that a program lacked, or None if it succeeded; raises its error otherwise."""
+    """Return the function that a program lacked, or None if it succeeded; raises the program's error otherwise."""
     ending = parse_ending(done)
     if ending is None or isinstance(ending, Missing):
         return ending

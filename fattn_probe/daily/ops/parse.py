@@ -199,8 +199,8 @@ class OpsReport:
 class Transcript:
     """The report of a run so far; with -j, a failure's message may appear on the line of another case.
 
-    `fatal` is the first line since the last result that gives a reason to stop: ggml then starts gdb, whose stack trace
-    can be longer than the tail.
+    `fatal` is the first line after the last result with a reason to stop: ggml then starts gdb, whose stack trace can
+    be longer than the tail.
     """
 
     report: OpsReport
