@@ -140,7 +140,7 @@ def architecture_of(model: Path) -> str:
     if not isinstance(found, str):
         raise InputError(f"{model}: not a model: it has no key {KEY}")
     if found == ARCHITECTURE:
-        raise InputError(f"{model}: not a model, but a recorded op of fattn-probe, which `compare` and `inspect` take")
+        raise InputError(f"{model}: not a model, but a recorded op of fattn-probe, which `compare` and `inspect` read")
     return found
 
 
@@ -181,7 +181,7 @@ def known_architecture(session: Session, model: Path) -> str:
     """The architecture of a model; raises InputError if the session's tree does not know it."""
     tree = session.options.tree
     if tree is None:
-        raise InputError("a source is needed to build libllama from")
+        raise InputError("building libllama needs a source")
     architecture = architecture_of(model)
     check_architecture(tree, model, architecture)
     return architecture

@@ -26,7 +26,7 @@ WHY = {
     ChangeKind.KERNEL: "different code computes this op; its rounding and its speed may differ",
     ChangeKind.LAUNCH: "the work is divided differently",
     ChangeKind.BITS: "still correct, but not bit-identical: caches and golden files differ",
-    ChangeKind.UNJUDGED: "there is no way to tell whether the output is correct",
+    ChangeKind.UNJUDGED: "it is unknown whether the output is correct",
     ChangeKind.LOST: "no verdict",
     ChangeKind.NOT_RUN: "no verdict",
     ChangeKind.REMOVED: "the suite no longer has the case",

@@ -168,11 +168,11 @@ def _entry_mistakes(path: Path, document: YamlDocument, entries: Sequence[Entry]
     for number, entry in enumerate(entries):
         line, place = document.line(("entries", number)), f"entries.{number}"
         if not entry.name:
-            yield f"{path}:{line}: {place}: without a name, allowed: a name of its own"
+            yield f"{path}:{line}: {place}: without a name, allowed: a unique name"
         elif entry.name in first:
             line = document.line(("entries", number, "name"))
             said = f"found {entry.name!r}, which the entry on line {first[entry.name]} has"
-            yield f"{path}:{line}: {place}.name: {said}, allowed: a name of its own"
+            yield f"{path}:{line}: {place}.name: {said}, allowed: a unique name"
         if not entry.has_cases:
             yield f"{path}:{line}: {place}: without cases, allowed: scenarios, or upstream: true"
         first.setdefault(entry.name, line)

@@ -90,7 +90,7 @@ class Telling:
             yield Text(f"{cases} detect {faults} planted in these functions, and so reach them ({ran} ran): {noticed}")
         else:
             kernels = f"{' or '.join(self.kernels)} kernels"
-            yield Text(f"which shipped cases reach these lines is not known; they concern {kernels}", "yellow")
+            yield Text(f"no shipped case is known to reach these lines; the lines affect {kernels}", "yellow")
         for row in rows:
             own = {BY_KERNEL[launch.kernel].case for launch in row.launches if launch.kernel in BY_KERNEL}
             if own and own.isdisjoint(self.kernels):

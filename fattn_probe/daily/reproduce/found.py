@@ -170,7 +170,7 @@ def case_of(stored: StoredCase) -> tuple[Case, str]:
     case, word = next((found for found in candidates(stored) if found[0].digest == stored.digest), (None, ""))
     if case is None:
         raise InputError(
-            f"{stored.name}: no shipped scenario or suite gives this case with the same inputs "
+            f"{stored.name}: no shipped scenario or suite has this case with the same inputs "
             f"(digest {stored.digest}); name its scenario file instead"
         )
     return replace(case, name=stored.name), word

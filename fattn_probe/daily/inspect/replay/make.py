@@ -81,7 +81,7 @@ def replay_of(
         if assumed := modelled.assumed(geometry):
             notes.append(f"The kernel's numbers rest on an assumption: {assumed}.")
     if row_errors is None:
-        notes.append("There is no map of errors: only a sample of the output was checked, or there is none.")
+        notes.append("There is no map of errors: only a sample of the output was checked, or there is no output.")
     worst_sequence, worst = 0, dict[int, float]()
     if row_errors is not None:
         tiles, worst_sequence = geometry.indices(row_errors.shape), int(row_errors.max(axis=(1, 2)).argmax())
