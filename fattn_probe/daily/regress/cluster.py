@@ -36,7 +36,7 @@ class Cluster:
     patience: float = CONNECT_SECONDS
 
     def ask(self, job: Job, question: Callable[[Session, Target], T]) -> T:
-        """Put a question to a worker that can run the job's cases; raises LostError if no answer comes."""
+        """Ask a worker that can run the job's cases; raises LostError if no answer comes."""
         with self._client(job) as client:
             future = client.submit(_answer, _packed(job), question, resources=_needs(job), pure=False)
             try:

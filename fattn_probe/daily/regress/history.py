@@ -156,7 +156,7 @@ class History:
         return f"{row['who']}: {row['why']}" if row else ""
 
     def runs(self, line: str = "", suite: str = "") -> list[Run]:
-        """The runs, oldest first; only those of a line or suite if given."""
+        """The runs, oldest first; only of one line or suite if given."""
         rows = self.connection.execute(
             f"{RUN} WHERE (? = '' OR line = ?) AND (? = '' OR suite = ?) ORDER BY started, id",
             (line, line, suite, suite),

@@ -77,7 +77,7 @@ class Outcome:
 
     @property
     def lost(self) -> float:
-        """The share of cases without a verdict, not counting those skipped after the first failure."""
+        """The share of cases without a verdict, not counting cases skipped after the first failure."""
         first = self.stopped == "at the first failure"
         gone = self.counts["lost"] + (0 if first else self.counts["not run"])
         kinds = NO_VERDICT - {ChangeKind.NOT_RUN} if first else NO_VERDICT

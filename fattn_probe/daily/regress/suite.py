@@ -29,7 +29,7 @@ class CheckSpec(Spec):
     model: UseModel = "auto"
     """When the rounding model is computed: `auto` means up to 4 GFLOP. Without the model, small faults pass."""
     sample: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "auto"
-    """The rows to check exactly: `auto` is all except in very large cases; a number of them, or `all`."""
+    """The rows to check exactly: `auto` means all except in very large cases; or `all`, or a number of rows."""
     repeat: int = Field(default=1, ge=1, le=MOST_REPEATS)
     """Runs of each case, whose outputs must have equal bits."""
     batch_invariance: bool = False
@@ -64,9 +64,9 @@ class Entry(Spec):
     only: str = ""
     """A regular expression: only cases whose name matches it."""
     cases: list[str] = Field(default=[])
-    """Names of the only cases to take from the scenarios; empty for all."""
+    """Names of the cases to run from the scenarios; empty for all."""
     on: list[str] = Field(default=["sim:h200"], min_length=1)
-    """Targets of each case: sim:ID, gpu, gpu:N; `gpu?` is a GPU if this machine has one."""
+    """Targets of each case: sim:ID, gpu, gpu:N; `gpu?` is skipped if this machine has no GPU."""
     devices: str = ""
     """A file that defines more GPUs for `on`, as for `--devices`; relative to the suite's file."""
     repeat: int = Field(default=1, ge=1, le=MOST_REPEATS)

@@ -96,7 +96,7 @@ def _counted(counts: dict[str, int]) -> str:
 
 
 def _said(changes: Sequence[Change]) -> str:
-    """The numbers of changes and of regressions; cases not run are left out, since the counts have them."""
+    """The numbers of changes and of regressions; leaves out cases not run, which the counts include."""
     found = [change for change in changes if change.kind is not ChangeKind.NOT_RUN]
     alarms = sum(change.alarm for change in found)
     return f"{len(found)} changed, {number_of(alarms, 'regression')}" if found else "nothing changed"

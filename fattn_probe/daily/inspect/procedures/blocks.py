@@ -107,7 +107,7 @@ class BlockReader:
         """The expressions to read, by breakpoint (after its first hit)."""
 
     def first(self, debugger: Debugger, stop: StopRecord, names: Sequence[str]) -> Document:
-        """Make the record of a breakpoint's first hit, at the current stop.
+        """Record a breakpoint's first hit, at the current stop.
 
         A breakpoint in a branch that is not compiled moves to the next compiled line, which may already have one.
         """
@@ -117,7 +117,7 @@ class BlockReader:
         return self.record(Hit(point, debugger.evaluate(self.known[point])))
 
     def record(self, hit: Hit) -> Document:
-        """Make a record of the integer variables and the block's index."""
+        """Record the integer variables and the block's index."""
         where = self.points[hit.breakpoint]
         *texts, block = hit.values
         values = zip(self.known[hit.breakpoint], map(number, texts), strict=False)

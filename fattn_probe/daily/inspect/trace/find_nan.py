@@ -124,7 +124,7 @@ class NaNSearch:
             found = self._in_block(query, head, block, tile)
             if found is not None:
                 return found
-        alone = len(pieces) == 1  # all accumulators are finite, but dst is not: the row's sum is 0
+        alone = len(pieces) == 1  # the accumulators are finite and dst is not, so the row's sum is 0
         file, pattern = DIVISIONS[0 if alone else 1]
         place = next((f"{file}:{line}" for line in matching(overlay_lines(self.source / file), pattern)), "")
         said = "its mask is -inf everywhere, " if masked else ""

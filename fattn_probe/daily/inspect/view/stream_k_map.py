@@ -133,7 +133,7 @@ def select(rows: Sequence[TileRow], grid: Grid, most: int, marked: Iterable[Tile
 
 
 def _repeating(rows: Sequence[TileRow], most: int) -> MapSelection | None:
-    """Choose the first rows, if all others repeat them with different block numbers.
+    """Choose the first rows, if all later rows repeat them with different block numbers.
 
     The division of T tiles among B stream-K blocks repeats after T/gcd(B, T) tiles.
     """
