@@ -87,7 +87,7 @@ class Telling:
             noticed = listed([f"{case} ({on})" for on, case in self.noticed])
             cases = number_of(len(self.noticed), "shipped case")
             ran = sum(any(row.case == case and on.endswith(row.on) for row in rows) for on, case in self.noticed)
-            yield Text(f"{cases} detect {faults} planted in these functions, and so reach them ({ran} ran): {noticed}")
+            yield Text(f"{cases} detected {faults} planted in these functions and so reach them ({ran} ran): {noticed}")
         else:
             kernels = f"{' or '.join(self.kernels)} kernels"
             yield Text(f"no shipped case is known to reach these lines; the lines affect {kernels}", "yellow")
