@@ -68,7 +68,7 @@ class Sums:
     share that is the same in all channels. `steps` are the sum of squares and the sum of half the distances between
     subnormal numbers: each rounding may be off by that much, however small V is. `loss` is a share of V's mean
     (negative: lost), and so is `content` (rows, accumulators), the sum in each accumulator at the end. `worst` is the
-    largest possible error, as a share of the largest |V|. `stuck` is the largest loss of any row with such weights, as
+    largest possible error, as a share of the largest |V|. `stuck` is the largest loss of any row with these weights, as
     a share of V's mean, wherever its sums lie between two powers of two. `largest` is the largest possible value of an
     accumulator. `flip` is the largest change if a followed sum is rounded to the other neighbour, 0 without one.
     """
@@ -156,7 +156,7 @@ def _rescaled(held: F32, raised: Bools) -> F64:
 
 
 def _stuck(chains: Chains, number: Format, held: _Held, mean_square: float) -> F64:
-    """The largest loss of any row with such weights, from roundings that the increments' spread does not decorrelate.
+    """The largest loss of any row with these weights, from roundings that the increments' spread does not decorrelate.
 
     Half an ulp is at most `half_ulp` times the sum. Scatter in the weights dithers the sum as scatter in V does.
     """

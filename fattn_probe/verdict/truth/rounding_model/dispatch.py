@@ -42,5 +42,5 @@ def model_of(
         out = vec(operands, vec_plan_of(kernel, arch))
     else:
         out = tile(operands, tile_plan_of(kernel, arch, constants))
-    out.view(np.uint32)[np.isnan(out)] = 0x7FFFFFFF  # the NaN of a GPU's arithmetic
+    out.view(np.uint32)[np.isnan(out)] = 0x7FFFFFFF  # the NaN that a GPU's arithmetic produces
     return out
