@@ -152,7 +152,7 @@ def not_on_nvidia(draft: Draft) -> frozenset[int]:
 def switched_spans(draft: Draft) -> Iterator[list[Mutation]]:
     """The changes of each expression and each statement that can be switched, in source order.
 
-    There are none in a function that is called for constants.
+    There are none in a `constexpr` function, which may be called in constant expressions.
     """
     floats = floats_of(draft)
     for function in functions_of(draft):
