@@ -1,6 +1,6 @@
 """Small faults in the attention kernels, each behind a switch: a build has all of them, and a run switches one on.
 
-A mutant changes one expression, or drops or moves one statement. The changed file is C++ as before, with the original
+A mutant changes one expression, or drops or moves one statement. The changed file is still valid C++, with the original
 in place and the same lines: `if (a < b)` becomes `if ((simt::mutant(7, ...) ? (a <= b) : (a < b)))`. The argument `...`
 compares the two values, if computing both has no side effect. A case in which they are always equal cannot detect the
 fault.

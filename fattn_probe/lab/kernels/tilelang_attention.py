@@ -198,8 +198,8 @@ def fitted(asked: Arrays, target: Target) -> tuple[Sizes, TileLangTiling]:
 def attend_by_runtime(asked: Arrays, target: Target, how: How) -> Attended:
     """Output and log-sum-exp of the kernel, in f32, on a real GPU.
 
-    InputError without such a GPU, for one before Ampere, if `kernel_for` raises it, or if TileLang cannot compile the
-    kernel.
+    InputError if the target is not a real GPU from Ampere on, if `kernel_for` raises it, or if TileLang cannot compile
+    the kernel.
     """
     sizes, tiling = fitted(asked, target)
     if target.engine != "cuda":

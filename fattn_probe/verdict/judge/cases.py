@@ -283,7 +283,7 @@ def expect(subject: JudgedCase, capture: Capture, rows: I64 | None = None) -> Ex
 
 
 def explained(subject: JudgedCase, verdict: Verdict, dst: F32, rows: I64 | None = None) -> Diagnosis | None:
-    """The diagnosis of a failing output; a second run tells a race from other faults."""
+    """The diagnosis of a failing output; a second run distinguishes a race from other faults."""
     deviation = verdict.deviation
     wanted = subject.diagnosed and subject.baseline is None
     if not wanted or verdict.status is not Status.FAIL or deviation is None:

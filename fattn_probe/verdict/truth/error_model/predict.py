@@ -74,7 +74,7 @@ def predict(op: Op, tensors: Tensors, kernel: Kernel, *, most: int = MOST) -> Pr
 def predict_rows(op: Op, tensors: Tensors, kernel: Kernel, rows: I64, *, most: int = MOST) -> Prediction:
     """The expected error for some rows (sequence, query, head), as if they were the queries of one head.
 
-    Evenly spaced rows from a limited number of heads are evaluated, and represent the others.
+    Evenly spaced rows from a limited number of heads are evaluated, and represent the other rows.
     """
     pair = np.unique(rows[:, 0] * op.sizes.n_head_kv + rows[:, 2] // op.sizes.group, return_inverse=True)[1]
     number = int(pair.max()) + 1
