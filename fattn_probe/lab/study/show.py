@@ -79,7 +79,7 @@ def step_lines_of(tree: Tree) -> StepLines:
 
 
 def lines_table(steps: StepLines) -> Table:
-    """The steps, each with its lines; parts of mma blocks are added by the fixup kernel, the others by combine."""
+    """The steps with their lines; the fixup kernel adds the parts of mma blocks, combine those of other kernels."""
     columns = {"mma": "fixup", "tile": "combine", "vec": "combine"}
     rows = (
         (step, *(places.get(name, places.get(after)) or "-" for name, after in columns.items()))
