@@ -1,8 +1,8 @@
 """Compare an engine with a recording of a real GPU: launches, bits, NMSE.
 
-A recording is small: it has the launches and the sha256 of each output, and at most SAMPLES of its floats at an even
-stride, so that a disagreement can be measured. A recording of upstream's own list has hashes of the launches and the
-output of each case.
+A recording is small: it has the launches and the sha256 of each output, and at most SAMPLES of the output's floats,
+evenly spaced, so that a disagreement can be measured. A recording of upstream's own list has hashes of the launches and
+the output of each case.
 """
 
 import csv

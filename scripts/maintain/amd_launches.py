@@ -1,7 +1,7 @@
-"""The launches of an attention op on an AMD GPU, from a second implementation of the choice in llama.cpp's fattn*.cu.
+"""The launches of an attention op on an AMD GPU, according to a second implementation of the host code in fattn*.cu.
 
-Nothing here comes from the simulator or the package's own model of launches, so agreement is evidence. It covers only
-small ops, which leave most of a GPU idle: the grid then does not depend on how many blocks fit on it.
+Nothing here comes from the simulator or the package's own model of launches, so agreement is evidence. This module
+covers only small ops, which leave most of a GPU idle: the grid then does not depend on the number of blocks that fit.
 """
 
 import re
@@ -71,7 +71,7 @@ def chosen(op: Op, gfx: str) -> Chosen:
     else:
         mma = not odd and ratio >= 2 and shared and aligned and columns > (8 if size <= 128 else 16)
     if mma:
-        fits = () if gfx == "gfx942" else (n for n in (8, 4, 2) if ratio % n == 0)  # RDNA rather wastes no column
+        fits = () if gfx == "gfx942" else (n for n in (8, 4, 2) if ratio % n == 0)  # RDNA prefers to waste no column
         ncols2 = (*fits, *(n for n in (8, 4, 2) if ratio > n // 2), 1)[0] if shared and aligned else 1
         total = next(total for total in (16, 32, 64) if total == 64 or sizes.n_q <= total // ncols2)
         return Chosen("mma", total // ncols2, ncols2)

@@ -1,4 +1,4 @@
-"""The resources of AMD kernels: reads them from clang's assembly, and keeps their table."""
+"""Read the resources of AMD kernels from clang's assembly, and write them to a table."""
 
 import csv
 import io
@@ -12,10 +12,9 @@ from fattn_probe.cases.device.origin import AMD_TABLE
 TABLE = Path(__file__).resolve().parents[2] / "fattn_probe/cases/device" / AMD_TABLE
 NO_CODE = "-"
 KEYS = ("vgpr_count", "agpr_count", "sgpr_count", "group_segment_fixed_size", "private_segment_fixed_size")
-"""The figures in a kernel's metadata, in the order of a cell of the table, which the waves that fit on a SIMD follow.
-
-They are a thread's vector registers (all, then those of them, or beside them on gfx908, that only matrix instructions
-use), its scalar registers, a block's static LDS and a thread's scratch in bytes.
+"""The figures in a kernel's metadata, in the order of a cell of the table; after them, a cell has the number of waves
+that fit on a SIMD. They are a thread's vector registers, those that only matrix instructions use (part of the former;
+additional on gfx908), its scalar registers, and, in bytes, a block's static LDS and a thread's scratch.
 """
 EXTRACT = "; ".join(
     (
@@ -25,7 +24,7 @@ EXTRACT = "; ".join(
         *(rf"/^  [- ] \.{key}:/p" for key in ("name", *KEYS)),
     )
 )
-"""sed's script for the lines that `read_assembly` needs, of the many megabytes that clang writes."""
+"""sed's script, which selects the lines that `read_assembly` needs from the many megabytes that clang writes."""
 LINE = re.compile(
     r".* Begin function (?P<begin>\S+)|; Occupancy: (?P<waves>\d+)|  [- ] \.(?P<key>\w+): +(?P<value>\S+)"
 )
@@ -44,7 +43,7 @@ def read_assembly(text: str) -> Iterator[tuple[str, str]]:
                 waves[name] = int(match["waves"])
             else:
                 kernel[match["key"]] = match["value"]
-        if line.lstrip(" -").startswith(".vgpr_count:"):  # the last key of a kernel, as they are sorted
+        if line.lstrip(" -").startswith(".vgpr_count:"):  # a kernel's last key, because keys are sorted
             mangled = kernel.pop("name")
             figures = [kernel.pop(key, "0") for key in KEYS]
             yield mangled, NO_CODE if mangled in without else "/".join((*figures, str(waves[mangled])))

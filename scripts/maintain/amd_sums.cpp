@@ -1,4 +1,4 @@
-// What the simulator computes of sums of f16 products, without its layouts: scripts/maintain/amd_sums.py.
+// The simulator's sums of f16 products, without its matrix layouts, for scripts/maintain/amd_sums.py.
 #include "amd/dot2.h"
 #if SIMT_GFX_NUMBER >= 0x1100
 #include "amd/rdna_matrices.h"

@@ -1,7 +1,7 @@
 """Determine which cases of a pool kill which faults, and choose those that kill most within a time budget.
 
-Each mutant is run by the cases in which it changes a value; of cases that launch alike, only by the fastest few. A case
-also costs the compile time of its kernels, after a change of any of their files, unless a chosen case has them already.
+The cases in which a mutant changes a value run it; among cases with the same launches, only the fastest few do. A case
+also costs the time to compile its kernels, after a change of any of their files, unless a chosen case has them already.
 """
 
 from collections import defaultdict
@@ -30,7 +30,7 @@ from maintain.mutants_table import held_out
 
 @dataclass(frozen=True)
 class Killers:
-    """The cases that kill a fault, of those that it was `tried` by; `digest` says which half of the faults it is in."""
+    """The cases that kill a fault, among the `tried` ones; `digest` decides which half of the faults it belongs to."""
 
     digest: str
     name: str
@@ -39,7 +39,7 @@ class Killers:
 
     @property
     def learned(self) -> bool:
-        """Whether it is used to choose cases; the other half of the faults only measures the choice."""
+        """Whether the fault is used to choose cases; the other half of the faults only measures the choice."""
         return not held_out(self.digest)
 
 
@@ -47,8 +47,8 @@ class Killers:
 class Kills:
     """The cases of a pool with the CPU seconds of their judgement, and the killers of each fault.
 
-    `kernels` are those of each case (`90 release mma 64,64,8,8,false,false,false`), `compiling` the seconds that each
-    takes.
+    `kernels` are those of each case (`90 release mma 64,64,8,8,false,false,false`), `compiling` the seconds to compile
+    each.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Kills:
     compiling: dict[str, float] = field(default_factory=dict)
 
     def cost(self, case: str, compiled: AbstractSet[str] = frozenset()) -> float:
-        """The seconds of a case and of those of its kernels that are not compiled yet."""
+        """The seconds to run a case, and to compile those of its kernels that are not compiled yet."""
         return self.seconds[case] + sum(self.compiling[name] for name in {*self.kernels.get(case, ())} - compiled)
 
     @classmethod
@@ -76,7 +76,7 @@ class Kills:
 
 
 def find(built: MutantBuild, results: Path, say: Step) -> int:
-    """Add the kills of each mutant of a plan that is not yet in a results file; returns how many are left."""
+    """Add the kills of each mutant of a plan that is not yet in a results file; returns the number left."""
     known = Kills.read(results).faults
     fresh = [mutant for mutant in built.plan.chosen(built.schema.mutants) if mutant.digest not in known]
     with workers(built.parts) as pool:
@@ -99,9 +99,9 @@ def find(built: MutantBuild, results: Path, say: Step) -> int:
 def kernels_of(
     built: MutantBuild, baseline: Baseline, names: Sequence[str]
 ) -> tuple[dict[str, list[str]], dict[str, float]]:
-    """The kernels of each run by its name, and the seconds that each took to compile with its mutants.
+    """The kernels of each run, by the run's name, and the seconds to compile each kernel with its mutants.
 
-    A kernel that ccache had counts as the average of the others.
+    A kernel that came from ccache counts as the average of the other kernels.
     """
     found, compiling = dict[str, list[str]](), dict[str, float]()
     parts = list(zip(built.plan.parts, built.sessions, strict=True))
@@ -121,7 +121,7 @@ def kernels_of(
 def killers(
     built: MutantBuild, baseline: Baseline, mutants: Sequence[Mutant], pool: Workers[Task, Any]
 ) -> Iterator[tuple[Mutant, Sequence[int], Mapping[int, str]]]:
-    """Each mutant with the cases that it was tried by, and those that killed it by what; none with a lost trial."""
+    """Each mutant without a lost trial, the cases that tried it, and the kind of kill for each case that killed it."""
     cases = baseline.cases_by_mutant(built.plan.most)
     known = {mutant.id: mutant for mutant in mutants}
     for mutant in mutants:
@@ -140,9 +140,9 @@ def killers(
 
 
 def with_corpus(found: Kills, caught: Iterable[Mapping[str, Any]]) -> Kills:
-    """The kills with faults of the corpus too, each with the one case that is known to catch it.
+    """The kills, including faults of the corpus, each of which has the one case that is known to catch it.
 
-    `caught` are lines of the results of `scripts/detection faults`. A case that the pool does not have catches nothing.
+    `caught` are lines of the results of `scripts/detection faults`. A case that is not in the pool catches nothing.
     """
     faults = dict(found.faults)
     for item in caught:
@@ -156,8 +156,8 @@ def with_corpus(found: Kills, caught: Iterable[Mapping[str, Any]]) -> Kills:
 def choose(kills: Kills, budget: float) -> list[str]:
     """The cases that kill most of the learned half of the faults within a budget of seconds, best first.
 
-    Greedily: next comes the case with most faults that no earlier one kills, for its seconds and those of the kernels
-    that no earlier one has.
+    Greedily: the next case kills the most faults that no earlier case kills, per second that it and its new kernels
+    take.
     """
     left: dict[str, set[str]] = defaultdict(set)
     for fault in kills.faults.values():
@@ -179,7 +179,7 @@ def choose(kills: Kills, budget: float) -> list[str]:
 
 
 def table(kills: Kills, chosen: Iterable[str]) -> Table:
-    """The kills of chosen cases in the half that they were learned on, and in the other half."""
+    """The kills of the chosen cases in the half of the faults by which they were chosen, and in the other half."""
     rows, cases = [], frozenset(chosen)
     for words, learned in (("chosen by", True), ("held out", False)):
         half = [fault for fault in kills.faults.values() if fault.learned is learned]

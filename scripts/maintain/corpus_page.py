@@ -22,13 +22,13 @@ fault's own case; it has a row only if no suite above shows the same result. `by
 It is right if it is a label in the fault's header (`none`: no wrong output shows the cause, so silence is right).
 Seconds include compiling.
 """
-MOST = 90  # characters of the reason
+MOST = 90  # the largest number of characters of a reason
 Grade = Literal["right", "silent", "false"]
 """The grade of a diagnosis: its first cause, compared with the label of the fault."""
 
 
 def page(corpus: Sequence[HistoricFault], results: Sequence[Tried], suites: Sequence[str]) -> str:
-    """The page: a section for each suite with results, of faults that its vendors' GPUs show; not of older patches."""
+    """The page: a section for each suite with results, for faults that show on its GPUs; none of older patches."""
     parts, listed = [HEAD], set[Tried]()
     for suite in suites:
         known = of_its_vendors(corpus, suite)
@@ -47,7 +47,7 @@ def page(corpus: Sequence[HistoricFault], results: Sequence[Tried], suites: Sequ
 
 
 def holding(results: Iterable[Tried], known: Mapping[str, HistoricFault], suite: str) -> dict[str, Tried]:
-    """By fault, the last result of a suite that holds, or one of another suite if that has a case which catches it.
+    """By fault, the suite's last valid result, or that of another suite if the suite has the case that caught it.
 
     A case that catches a fault does so in every suite that has it. A result must be about the fault as it is now.
     """
@@ -77,7 +77,7 @@ def graded(item: Tried, fault: HistoricFault) -> Grade | None:
 
 
 def rows(tried: Sequence[Tried], known: Mapping[str, HistoricFault]) -> Iterator[str]:
-    """The table, those first that were not caught."""
+    """The table; faults that were not caught come first."""
     yield "| fault | family | by | case | cases | s | cause | label | diagnosis | said |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     for item in sorted(tried, key=lambda item: item.caught is not None):
@@ -94,7 +94,7 @@ def rows(tried: Sequence[Tried], known: Mapping[str, HistoricFault]) -> Iterator
 
 
 def grade(cause: str, fault: HistoricFault) -> Grade:
-    """The grade of a cause, empty for none, which is correct for a fault that no wrong output shows."""
+    """The grade of a cause; an empty cause is correct for a fault that no wrong output shows."""
     unknown = set(fault.diagnosis) - {*KINDS, NONE}
     if unknown:
         raise InputError(f"{fault.patch.path}: diagnosis: {', '.join(unknown)} is none of {', '.join(KINDS)}, {NONE}")

@@ -1,10 +1,10 @@
-"""Run AMD machine code without an AMD GPU: a code object of clang's, on the emulator of tinygrad's tests.
+"""Run AMD machine code without an AMD GPU: a code object made by clang runs on the emulator of tinygrad's tests.
 
 tinygrad generates each instruction from AMD's own pseudocode, and tests it against hardware. Its emulator is written
-for the output of tinygrad's compiler. This module adds what clang's code needs: a kernel's registers at the start as
-its descriptor asks for them, jumps, and instructions about caches and timing, which do nothing. The values that an
-instruction computes are tinygrad's, corrected where tinygrad.patch says so, but for powers of two and, if the caller
-asks for it, sums (amd_sums.py).
+for the output of tinygrad's compiler. This module adds what clang's code needs: a kernel's initial registers, as
+requested by its descriptor; jumps; and instructions for caches and timing, which do nothing here. tinygrad computes the
+values of the instructions, with the corrections in tinygrad.patch. Exceptions are powers of two and, if the caller asks
+for them, sums (amd_sums.py).
 """
 
 import ctypes
@@ -32,7 +32,7 @@ TINYGRAD = "https://github.com/tinygrad/tinygrad"
 COMMIT = "a9069c177a"
 PATCH = Path(__file__).with_name("tinygrad.patch")
 FAMILY = {"gfx942": "cdna", "gfx1100": "rdna3", "gfx1201": "rdna4"}
-"""The instruction sets that the emulator has, of the architectures that the attention kernels are compiled for."""
+"""The emulator's instruction set for each architecture for which the attention kernels are compiled."""
 NOTHING = re.compile(
     r"buffer_(gl[01]_inv|inv|wbl2)|global_(inv|wb|wbinv)|v_nop"
     r"|s_(barrier_signal|clause|delay_alu|nop|sendmsg|set_inst_prefetch_distance|setprio|sleep|wait(cnt)?(_\w+)?)"
@@ -66,11 +66,11 @@ PRIVATE_SIZE = 64
 Registers = npt.NDArray[np.uint32]
 """The vector registers of a wave, [register][lane]."""
 Executes = Callable[[str, memoryview, Registers], bool]
-"""Executes an instruction, given as LLVM writes it, on scalar and vector registers; False: it is another's."""
+"""Executes an instruction (LLVM's text) on scalar and vector registers; False if it is not for this function."""
 
 
 class WaveState(Protocol):
-    """The registers of a wave, as the emulator has them."""
+    """The registers of a wave, in the emulator's form."""
 
     sgpr_buf: Any
     vgpr_buf: Any
@@ -95,7 +95,7 @@ class Instruction:
 
 
 def load_tinygrad(folder: Path) -> ModuleType:
-    """tinygrad's emulator with this project's corrections, from a clone that is made if missing."""
+    """tinygrad's emulator with this project's corrections; makes the clone of tinygrad if it is missing."""
     if not folder.exists():
         run(["git", "clone", "-q", TINYGRAD, folder])
         run(["git", "-C", folder, "checkout", "-q", COMMIT])
@@ -172,9 +172,9 @@ class Launch:
 
 
 class Emulator:
-    """The emulator; instructions that were compiled once are kept in tinygrad's folder.
+    """The emulator; compiled instructions are kept in tinygrad's folder.
 
-    What one of the functions in `own` executes, tinygrad does not.
+    tinygrad executes only the instructions that no function in `own` executes.
     """
 
     def __init__(self, tinygrad: Path, own: Sequence[Executes]) -> None:
@@ -214,7 +214,7 @@ class Emulator:
                 )
                 waves.append(self._wave(code, family, state, Private(lds, scratch, private, wave)))
             running = waves
-            while running:  # each wave until its next barrier
+            while running:  # run each wave until its next barrier
                 done = [next(one, None) for one in running]
                 running = [one for one, count in zip(running, done, strict=True) if count is not None]
                 steps += sum(filter(None, done))
@@ -263,7 +263,7 @@ class Emulator:
 
 @dataclass(frozen=True)
 class Private:
-    """The memory of a wave that has no global addresses: the block's LDS, and scratch, `size` bytes a thread."""
+    """A wave's memory without global addresses: the block's LDS, and its scratch, which has `size` bytes per thread."""
 
     lds: Bytes
     scratch: Bytes
@@ -271,7 +271,7 @@ class Private:
     wave: int
 
     def addressed(self, item: Instruction, vectors: Registers) -> dict[int, Registers]:
-        """Give a load by generic addresses those of this process; returns the address registers to restore after it."""
+        """Replace a load's generic addresses with those of this process; returns the address registers to restore."""
         if not item.text.startswith("flat_load_"):
             raise InputError(f"the emulator has no {item.text} in LDS or scratch")
         first, last = (int(number) for number in PAIR.findall(item.text)[-1])
@@ -293,7 +293,7 @@ class Private:
 def powers(text: str, scalars: memoryview, vectors: Registers) -> bool:
     """Compute v_exp_f32 and v_s_exp_f32, correctly rounded; False for other instructions.
 
-    AMD says only that the hardware's is within 1 ulp; tinygrad's is a polynomial of its own.
+    AMD only states that the hardware's result is within 1 ulp; tinygrad computes a polynomial of its own.
     """
     match = EXP.fullmatch(text)
     if match is None:
@@ -318,7 +318,7 @@ def active_lanes(scalars: memoryview, vectors: Registers) -> npt.NDArray[np.bool
 
 
 def jump(item: Instruction, at: int, scalars: memoryview) -> int | None:
-    """The place where the program continues after an instruction that the emulator lacks; None for the others."""
+    """The place where the program continues after a jump that the emulator lacks; None for other instructions."""
     following, mnemonic = at + item.size, item.mnemonic
     if NOTHING.fullmatch(mnemonic):
         return following

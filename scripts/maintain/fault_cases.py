@@ -1,4 +1,4 @@
-"""The cases that a fault of the corpus can change, those likely to catch it first."""
+"""The cases that a fault of the corpus can change, beginning with those likely to catch it."""
 
 import re
 from collections import Counter
@@ -27,14 +27,14 @@ BY_FILE = {
 }
 """Files of one family of kernels: a change in them changes no case of another family."""
 CHANGED = re.compile(r"^\+\+\+ b/\S*?([\w.-]+)$", re.MULTILINE)
-FIRST = 4  # kernels of each family in the first batch; the batches so far have twice as many with each further one
+FIRST = 4  # kernels of each family in the first batch; each further batch doubles the number so far
 SHOWS = "shows"
 """The name of the suite that is each fault's own case."""
 
 
 @dataclass(frozen=True)
 class CaseBatch:
-    """Cases that are judged together: on a target, in a build of an entry's flavour, with its checks."""
+    """Cases that are judged together: on a target, in a build of an entry's flavour, with the entry's checks."""
 
     entry: Entry
     target: Target
@@ -54,7 +54,8 @@ class PlannedPart:
 class SuiteCases:
     """The cases that a suite runs without a fault; no parts for SHOWS.
 
-    `before`: by fault, the target and the case that caught it when the suite was another; they are tried first.
+    `before`: by fault, the target and the case that caught it with an earlier version of the suite; these are tried
+    first.
     """
 
     name: str
@@ -87,8 +88,8 @@ def dry_session(options: RunOptions) -> Session:
 def batches_of(suite: SuiteCases, fault: HistoricFault) -> Iterator[CaseBatch]:
     """The cases that a fault can change, entry by entry and target by target, in batches of more and more kernels.
 
-    Most faults show in all kernels of a family, and those of a batch are compiled with the fault before it runs.
-    First come entries on the GPU of the fault's own case, with the build that it is caught by, and its kernels.
+    Most faults show in all kernels of a family, and the kernels of a batch are compiled with the fault before the batch
+    runs. Entries on the GPU of the fault's own case come first, with the build that catches it and the case's kernels.
     """
     if suite.name == SHOWS:
         devices = load_devices()
@@ -130,9 +131,9 @@ def own_kernels(fault: HistoricFault, target: Target, options: RunOptions) -> fr
 def by_kernels(
     cases: Collection[tuple[Case, Collection[KernelCase]]], first: Collection[KernelCase] = ()
 ) -> Iterator[list[Case]]:
-    """Cases in batches that need more and more kernels of each family: `first` these, then those that most cases need.
+    """Cases in batches that need more and more kernels of each family: those in `first`, then the most needed ones.
 
-    In a batch, those with the least work are first.
+    In a batch, the cases with the least work come first.
     """
     places, ranks = Counter[str](), dict[KernelCase, int]()
     counts = Counter(kernel for _, kernels in cases for kernel in kernels)

@@ -37,15 +37,15 @@ from maintain.fault_cases import CaseBatch, SuiteCases, batches_of
 from maintain.outputs import Keep
 
 LAUNCH: Final = "launch"
-"""Launches unlike those without the fault, which `regress --patch` reports beside a correct output."""
+"""Launches that differ from those without the fault, which `regress --patch` reports although the output is correct."""
 
 
 @dataclass(frozen=True)
 class Caught:
     """The first result that catches a fault; by LAUNCH only if no result fails.
 
-    `said` is the reason and the diagnosis; `cause` is the diagnosis's first cause, empty if
-    it says none, None without a diagnosis.
+    `said` is the reason and the diagnosis; `cause` is the first cause in the diagnosis, empty if it has none, and None
+    without a diagnosis.
     """
 
     on: str
@@ -57,11 +57,12 @@ class Caught:
 
 @dataclass(frozen=True)
 class Tried:
-    """A suite on a release with a fault: what caught it, None if nothing did; cases judged, seconds with compiling.
+    """A suite on a release with a fault: what `caught` it, if anything; the cases judged, the seconds with compiling.
 
-    `digest` is that of the patch's changes; a result with another is out of date. So is that of a fault that is not
-    caught with another `text`, the digest of the suite's file; of one that is caught, if the suite no longer has the
-    case with its judgement, whose hash is `killer`.
+    `digest` is the digest of the patch's changes, `text` that of the suite's file, and `killer` the hash of the case
+    that caught the fault and of its judgement. A result is out of date if the patch has changed. It is also out of date
+    if the fault was not caught and the suite's file has changed, or if it was caught and the suite no longer has that
+    case.
     """
 
     fault: str
@@ -86,7 +87,7 @@ class Diagnosed(Result):
 
 
 def diagnosed(checks: Checks, keep: Keep | None, session: Session, case: Case, target: Target) -> Result:
-    """Judge a case as a suite does, and diagnose it; an error on the way makes it lost, a wrong output is kept."""
+    """Judge a case as a suite does, and diagnose it; after an error, the case is lost; a wrong output is kept."""
     try:
         judgement = judge_case(session, case, target, checks)
     except FattnProbeError as error:
@@ -128,16 +129,17 @@ def try_fault(fault: HistoricFault, suite: SuiteCases, keep: Path | None = None)
     if catches:
         caught, batch = next((item for item in catches if item[0].by != LAUNCH), catches[0])
         case = next(case for case in batch.cases if case.name == caught.case)
-        by = "checker" if caught.by == LAUNCH else caught.by  # neither depends on the checks of correct outputs
+        by = "checker" if caught.by == LAUNCH else caught.by  # neither kind depends on checks of correct outputs
         killer = killer_of(batch.entry, batch.target, case, decisive(batch.entry.check.checks, by))
     seconds = round(time.monotonic() - began, 1)
     return Tried(name, digest, suite.name, caught, tried, seconds, text_of(suite.name), killer)
 
 
 def try_batch(batch: CaseBatch, session: Session, plain: Session, keep: Keep | None) -> tuple[list[Caught], int]:
-    """Judge some cases, up to the first that fails; the first changed launch and the failure, and the number judged.
+    """Judge some cases, up to the first failure; returns the first changed launch, the failure, and the number judged.
 
-    `plain` is a session without the fault: what looks like a known defect of llama.cpp is news if it passes there.
+    `plain` is a session without the fault: an apparent known defect of llama.cpp comes from the fault if the case
+    passes there.
     """
     target, done, found = batch.target, 0, list[Caught]()
     try:
@@ -166,8 +168,7 @@ def try_batch(batch: CaseBatch, session: Session, plain: Session, keep: Keep | N
 
 
 def in_random_orders(batches: Iterable[CaseBatch], session: Session) -> Iterator[tuple[Caught, CaseBatch]]:
-    """The first case of each entry whose output after other cases differs from its output alone, if the entry checks
-    that."""
+    """For each entry that checks orders, the first case whose output after other cases differs from that alone."""
     entries = dict[tuple[str, str], CaseBatch]()
     for batch in batches:
         key, checks = (batch.entry.name, str(batch.target)), batch.entry.check.checks
@@ -214,7 +215,7 @@ def killers_of(suite: str) -> frozenset[str]:
 
 
 def of_its_vendors(faults: Iterable[HistoricFault], suite: str) -> dict[str, HistoricFault]:
-    """By name, the faults that a GPU shows of a vendor whose simulated GPUs a shipped suite has; all for others."""
+    """By name, the faults that show on GPUs of the vendors that a shipped suite simulates; all for other suites."""
     path, devices, vendors = folder("suite") / f"{suite}.yaml", load_devices(), {False, True}
     if path.is_file():
         vendors = {is_amd(arch_of(target)) for _, target in on_simulated("faults", path, Given())}
@@ -223,6 +224,6 @@ def of_its_vendors(faults: Iterable[HistoricFault], suite: str) -> dict[str, His
 
 
 def text_of(suite: str) -> str:
-    """The start of the sha256 of a shipped suite's file; empty for another, and for the faults' own cases."""
+    """The start of the sha256 of a shipped suite's file; empty for other suites and for the faults' own cases."""
     path = folder("suite") / f"{suite}.yaml"
     return short(path.read_bytes()) if path.is_file() else ""

@@ -1,6 +1,6 @@
-"""The matrix: one suite on every GPU of the catalogue with llama.cpp releases of several years, as one page.
+"""The matrix: one suite on every GPU of the catalogue with llama.cpp releases of several years, on one page.
 
-On one GPU the suite also runs with every release on the index, a part each night.
+On one GPU the suite also runs with every release on the index, some of them each night.
 """
 
 import json
@@ -54,7 +54,7 @@ class Alarm:
 
 @dataclass(frozen=True)
 class MatrixCell:
-    """The results of one release on one GPU: numbers of cases, those of known defects by id, and the alarms."""
+    """The results of one release on one GPU: the numbers of cases, those with known defects by id, and the alarms."""
 
     source: str
     build_number: str
@@ -83,7 +83,7 @@ CELLS = Document("the results of the matrix", list[MatrixCell])
 
 
 def shared_builds(devices: Iterable[Device], sources: Sequence[str]) -> list[SharedBuild]:
-    """The builds of the matrix, the most valuable first, so that a run that ends early has them.
+    """The builds of the matrix, the most valuable first, so that even a run that ends early includes these.
 
     The newest release on all GPUs, then the other releases on one GPU of each architecture, then the rest.
     """
@@ -108,19 +108,19 @@ def without(found: Iterable[SharedBuild], done: Iterable[MatrixCell]) -> list[Sh
 
 
 def part_of(number: int, parts: int) -> tuple[str, ...]:
-    """One of several parts of the releases on the index, each with some of every year; the number is taken modulo."""
+    """One of the parts of the releases on the index, each with some of every year; `number` counts modulo `parts`."""
     return tuple(release.source for release in releases())[number % parts :: parts]
 
 
 def cells_of(history: History, only: str = "") -> list[MatrixCell]:
-    """The last finished run of the suite for each release and GPU; of runs with the filter `only`."""
+    """The cells from the last finished run of the suite for each release and GPU, among runs with the filter `only`."""
     runs = [run for run in history.runs(suite=SUITE) if run.ended and run.settings.only == only]
     last = {(run.identity.tree, run.identity.device): run for run in runs}
     return [cell_of(history, run) for run in last.values()]
 
 
 def cell_of(history: History, run: Run) -> MatrixCell:
-    """One cell from the results of a run; a defect that became known later is recognised too, by its stored finding."""
+    """One cell from the results of a run; the stored finding also shows a defect that became known later."""
     cases = history.cases(run)
     results = [recognised(result, cases.get(result.name), run) for result in history.results(run).values()]
     statuses = Counter(result.status for result in results)
@@ -140,7 +140,7 @@ def cell_of(history: History, run: Run) -> MatrixCell:
 
 
 def recognised(result: Result, case: StoredCase | None, run: Run) -> Result:
-    """The result with its known defect, by today's catalogue, if a finding ended the run."""
+    """The result with its known defect according to today's catalogue, if a finding ended the run."""
     finding = result.finding
     if result.known or finding is None or case is None:
         return result
@@ -161,7 +161,7 @@ def from_json(text: str) -> list[MatrixCell]:
 
 
 def ordered(cells: Iterable[MatrixCell]) -> list[MatrixCell]:
-    """The cells by release, oldest first, then by compute capability and name; of two for one place the newer."""
+    """The cells by release, oldest first, then by compute capability and name; if two have one place, the newer."""
     newest = {(cell.source, cell.device): cell for cell in sorted(cells, key=lambda cell: cell.started)}
     age = dict(zip(RELEASES, range(len(RELEASES)), strict=True))
     return sorted(

@@ -1,4 +1,4 @@
-"""A table of the kills of several suites, for the same mutants, from a file of verdicts."""
+"""A table that shows, from a file of verdicts, which of the same mutants several suites kill."""
 
 import csv
 import io
@@ -21,18 +21,18 @@ OF_UPSTREAM = "FLASH_ATTN_EXT("
 
 
 def held_out(digest: str) -> bool:
-    """Whether a fault is in the half by which no case of a suite is chosen."""
+    """Whether a fault is in the half that is not used to choose a suite's cases."""
     return int(digest, 16) % 2 == 1
 
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
-    """All mutants of a file of verdicts, one as often as it has verdicts."""
+    """The mutants of a file of verdicts, each as often as it has verdicts."""
     for item in documents(path):
         yield Mutant(**item["mutant"])
 
 
 def killers_as_text(path: Path, tree: Tree) -> str:
-    """`killers.csv`, from a file of verdicts: who noticed faults on which lines of each function of the release."""
+    """`killers.csv`, from a file of verdicts: the cases that detected faults, by function and line of the release."""
     starts, counted = dict[tuple[str, str], int](), Counter[tuple[str, ...]]()
     for item in documents(path):
         mutant = Mutant(**item["mutant"])
@@ -54,7 +54,7 @@ def killers_as_text(path: Path, tree: Tree) -> str:
 class Column:
     """A suite: by digest, the mutants that its cases kill, and those that all of its cases have tried.
 
-    `elsewhere` are those whose outputs are correct, but by another kernel or grid, if a history can show them.
+    `elsewhere` are those whose outputs are correct, but come from another kernel or grid, if a history shows this.
     """
 
     name: str
@@ -64,14 +64,14 @@ class Column:
 
     @classmethod
     def of(cls, name: str, verdicts: Iterable[MutantVerdict], *, history: bool) -> "Column":
-        """A suite's column, from the verdicts that hold for it; `history`: its runs are compared with earlier ones."""
+        """A suite's column, from the verdicts valid for it; `history`: its runs are compared with earlier runs."""
         found = list(verdicts)
         killed = frozenset(item.mutant.digest for item in found if item.by)
         elsewhere = frozenset(item.mutant.digest for item in found if item.changed and history)
         return cls(name, killed, frozenset(item.mutant.digest for item in found), elsewhere)
 
     def cell(self, digests: Sequence[str]) -> str:
-        """`75.0 % (3)`, and the number of mutants that some cases have not tried, since more may be killed."""
+        """`75.0 % (3)`, and the number of mutants that some cases have not tried and may kill."""
         if not digests:
             return "-"
         killed = sum(digest in self.killed for digest in digests)
@@ -82,16 +82,16 @@ class Column:
 def counted(
     mutants: Mapping[str, Mutant], columns: Iterable[Column], known: Sequence[Equivalent], sample: int = 0
 ) -> dict[str, Mutant]:
-    """By digest, a sample of mutants (0: all) less those argued equivalent, unless a suite kills them after all."""
+    """By digest, a sample of mutants (0: all) without those listed as equivalent, except any that a suite kills."""
     killed = frozenset().union(*(column.killed for column in columns))
     chosen = sorted(mutants)[: sample or None]
     return {digest: mutants[digest] for digest in chosen if digest in killed or not argument(mutants[digest], known)}
 
 
 def page(mutants: Mapping[str, Mutant], columns: Sequence[Column]) -> str:
-    """The table: rows for files, for all, and for the half by which no case was chosen; a column for each suite.
+    """The table: rows for files, for all, and for the half of the faults not used to choose cases; a column per suite.
 
-    The last rows, if a suite has mutants that only a history shows, are for a run with one.
+    If a suite has mutants that only a history shows, the last rows are for a run with a history.
     """
     files = sorted({mutant.file for mutant in mutants.values()})
     rows = [(f"`{file}`", [digest for digest, mutant in mutants.items() if mutant.file == file]) for file in files]

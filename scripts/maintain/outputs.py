@@ -1,4 +1,4 @@
-"""Wrong outputs in files, so that they can be diagnosed again without a build: those of the corpus, and of mutants."""
+"""Wrong outputs of faults and mutants in files, so that they can be diagnosed again without a build."""
 
 import json
 from collections import defaultdict
@@ -39,9 +39,9 @@ from fattn_probe.verdict.measure.verdict import Status, judge
 from fattn_probe.verdict.truth.reference.adapter import reference_of
 
 LARGEST = 600_000
-"""Bytes of the largest output that is kept."""
+"""The size of the largest output that is kept, in bytes."""
 MOST = 4
-"""Outputs that are kept of one fault and suite."""
+"""The largest number of outputs that are kept for one fault and suite."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +123,7 @@ def cases_by_digest(suites: Iterable[Path] = ()) -> dict[str, Case]:
 
 
 def killed_by_output(verdicts: Iterable[MutantVerdict], parts: Sequence[SuitePart], number: int) -> list[MutantVerdict]:
-    """The first kills by a wrong output, by digest, in cases of these parts' release builds (0: all)."""
+    """The first kills by a wrong output, by digest, in cases of the release builds of these parts (0: all kills)."""
     plain = [part for part in parts if part.entry.flavour == "release" and not part.entry.sanitize]
     known = {(part.name, case.name) for part in plain for case in part.cases}
     found = {one.mutant.digest: one for one in verdicts if one.by == "verdict" and (one.on, one.case) in known}
@@ -131,7 +131,7 @@ def killed_by_output(verdicts: Iterable[MutantVerdict], parts: Sequence[SuitePar
 
 
 def keep_outputs(plan: MutationPlan, session: Session, kills: Sequence[MutantVerdict], folder: Path, say: Step) -> int:
-    """Run mutants in the cases that killed them, and keep their outputs in a folder; returns how many there are."""
+    """Run mutants in the cases that killed them, and keep their outputs in a folder; returns the number of outputs."""
     assert session.options.tree is not None
     wanted = {one.mutant.digest: (one.on, one.case) for one in kills}
     places = set(wanted.values())
@@ -162,7 +162,7 @@ def keep_outputs(plan: MutationPlan, session: Session, kills: Sequence[MutantVer
 
 
 def keep(worker: Worker, number: int, case: Case, mutants: Sequence[Mutant], folder: Path) -> int:
-    """Keep the outputs of a case with each of some mutants; returns how many there are."""
+    """Keep the outputs of a case with each of some mutants; returns the number of outputs."""
     kept = 0
     for mutant in mutants:
         prepared = worker.prepared(number, case)

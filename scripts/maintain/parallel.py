@@ -15,7 +15,7 @@ from maintain.fault_cases import SuiteCases
 from maintain.faults import Tried, try_fault
 
 OVERLAP = 1.5
-"""Shares of the cores overlap by this factor, since a job often waits for its slowest compiler."""
+"""The shares of the cores add up to this multiple of the cores, because a job often waits for its slowest compiler."""
 Task = tuple[HistoricFault, SuiteCases]
 
 

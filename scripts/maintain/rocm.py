@@ -1,7 +1,7 @@
-"""AMD's HIP headers and device library, and clang's command to compile llama.cpp's attention kernels with them.
+"""AMD's HIP headers and device library, and the command with which clang compiles llama.cpp's attention kernels.
 
 Debian's clang is the compiler, Debian's `rocm-device-libs` the bitcode library; the headers come from ROCm's own
-repositories. Together they stand in for an installed ROCm, and contain only what the kernels' device code needs.
+repositories. Together they replace an installed ROCm, and contain only what the kernels' device code needs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ enum hipblasStatus_t {
 hipblasStatus_t hipblasCreate(hipblasHandle_t *);
 hipblasStatus_t hipblasDestroy(hipblasHandle_t);
 hipblasStatus_t hipblasSetStream(hipblasHandle_t, hipStream_t);
-"""  # what common.cuh names; device code calls none of it
+"""  # names in common.cuh that device code never calls
 
 
 def isa_version(gfx: str) -> int:
@@ -46,7 +46,7 @@ def isa_version(gfx: str) -> int:
 def make_rocm(folder: Path) -> None:
     """Make the folder for clang's `--rocm-path`, from the network: ROCm's repositories and a Debian package.
 
-    The device library (5.2.3) is older than some architectures; they lack only a file that names the architecture.
+    The device library (5.2.3) is older than some architectures, and lacks only the files that name them.
     """
     include, bitcode = folder / "include", folder / "amdgcn/bitcode"
     for path in (include / "hip", include / "hipblas", bitcode, folder / "share/hip", folder / "download"):
@@ -72,7 +72,7 @@ def make_rocm(folder: Path) -> None:
     (include / "hip/hip_version.h").write_text(version + HIP_VERSION_SUM)
     (include / "hipblas/hipblas.h").write_text(HIPBLAS_H)
     version = "".join(f"{name}={number}\n" for name, number in HIP_VERSION.items())
-    (folder / "share/hip/version").write_text(version)  # by this file clang recognizes ROCm, and includes its wrapper
+    (folder / "share/hip/version").write_text(version)  # clang recognizes ROCm by this file, and includes its wrapper
 
 
 def compile_command(gfx: str, rocm: Path, ggml: Path, source: Path, flags: Sequence[str]) -> list[str]:

@@ -27,7 +27,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True)
 class CountedLine:
-    """One line of one function: how often it was executed, and how often each outcome of its branches was.
+    """One line of one function: how often it was executed, and how often each outcome of its branches occurred.
 
     `file` is relative to ggml-cuda/; `function` is an instance, `flash_attn_ext_vec<128,1,f16,f16,false>`.
     """
@@ -44,7 +44,7 @@ class SourceLine:
     """One line of the source, over all instances of its functions.
 
     An instance in which a condition is known at compile time has fewer branches. `branches` are from the instances with
-    the most, among those that execute the line if any does.
+    the most branches; if any instance executes the line, only executing instances count.
     """
 
     count: int = 0
@@ -175,7 +175,7 @@ HERE = Path(__file__).parent
 
 
 class Argued(Spec):
-    """Code of one file, and the reason. Texts in slashes are regular expressions."""
+    """Code in one file, and the reason why no test can detect or reach it. Texts in slashes are regular expressions."""
 
     because: str = Field(min_length=20)
     """The argument."""
@@ -230,7 +230,7 @@ class Unreachable(Argued):
     until: str = ""
     """Applies only before the next line equal to this."""
     amd: bool = False
-    """Whether an op on an AMD GPU reaches them."""
+    """Whether an op on an AMD GPU reaches these lines."""
 
 
 def matches(wanted: str, text: str) -> bool:

@@ -24,7 +24,7 @@ SMALL_TEMPLATES = re.compile(
 COLUMNS = {"8": "4", "4": "2", "2": "1", "1": "2"}
 """Columns of heads for a number of query heads that share K; the kernel for the other value exists too."""
 EXTREMES = frozenset({"FLT_MAX", "INFINITY", "SOFTMAX_FTZ_THRESHOLD"})
-"""Float constants: a value made only of numbers can only lose range."""
+"""Float constants: a value made only of these and of numbers is not rounded to f16, where it could only lose range."""
 NUMBER = re.compile(r"\d+")
 GUARDS = frozenset({"&&", "||", "?"})
 """The operand after one of these may not be evaluated."""
@@ -148,10 +148,10 @@ def compared(draft: Draft, span: Span, part: Span, text: str) -> tuple[str, str]
 
 
 def around(draft: Draft, span: Span, part: Span) -> Iterator[Span]:
-    """The expression around a part, then the contents of each bracket around it, each between two commas.
+    """The expression around a part, then the contents of each bracket around the part, from one comma to the next.
 
-    Each is also cut short, up to the operand that the part guards, unless the part is `&&` or `||`, whose
-    precedences differ.
+    Each of these is also yielded shortened, up to the operand that the part guards, unless the part is `&&` or `||`,
+    whose precedences differ.
     """
     guards = GUARDS if draft.words[part[0]] not in GUARDS else frozenset[str]()
     start, stop = span

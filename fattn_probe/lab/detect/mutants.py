@@ -1,6 +1,6 @@
 """Small faults in the attention kernels, each behind a switch: a build has all of them, and a run switches one on.
 
-A mutant changes one expression, or drops or moves one statement. The changed file is C++ as before, with the original
+A mutant changes one expression, or drops or moves one statement. The changed file is still valid C++, with the original
 in place and the same lines: `if (a < b)` becomes `if ((simt::mutant(7, ...) ? (a <= b) : (a < b)))`. The argument `...`
 compares the two values, if computing both has no side effect. A case in which they are always equal cannot detect the
 fault.
@@ -152,7 +152,7 @@ def not_on_nvidia(draft: Draft) -> frozenset[int]:
 def switched_spans(draft: Draft) -> Iterator[list[Mutation]]:
     """The changes of each expression and each statement that can be switched, in source order.
 
-    There are none in a function that is called for constants.
+    There are none in a `constexpr` function, which may be called in constant expressions.
     """
     floats = floats_of(draft)
     for function in functions_of(draft):

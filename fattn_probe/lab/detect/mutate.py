@@ -40,7 +40,7 @@ NOT_INFECTED = "gives no other value in any of them"
 
 @dataclass(frozen=True)
 class Mutated:
-    """The fates of mutants; the cases that fail without a mutant, and those whose bits the switches change.
+    """The fates of mutants; the cases that fail without a mutant, and those whose output the switches alone change.
 
     `other_bits` is None if this was not determined. `compiled` is the number of mutants in the builds or with an
     earlier verdict, `left` the number without a verdict yet. `ran` has the cases that execute a mutant, by its digest,
@@ -86,7 +86,7 @@ class MutantBuild:
 
 @dataclass
 class Baseline:
-    """The runs of all cases without a mutant, each with the key in `known` for it and its survivors."""
+    """The runs of all cases without a mutant; `keys` are their keys in `known`, which also stores the survivors."""
 
     runs: list[BaselineRun]
     keys: list[str]
@@ -167,7 +167,7 @@ def run_baseline(built: MutantBuild, pool: Workers[Task, Any]) -> Baseline:
 def try_all(built: MutantBuild, mutants: Sequence[Mutant], on_verdict: Callable[[MutantVerdict], None]) -> Baseline:
     """Find the fate of each mutant; first the cases run without a mutant.
 
-    If no case killed a mutant, but a run was lost, it has no verdict, so that a later call tries it again.
+    If no case killed a mutant, but a run was lost, the mutant has no verdict, so that a later call tries it again.
     """
     with workers(built.parts) as pool:
         baseline = run_baseline(built, pool)
@@ -196,7 +196,7 @@ def try_mutants(
     *,
     last: bool = False,
 ) -> tuple[list[tuple[int, Trial]], dict[int, str]]:
-    """Try mutants; returns trials by part whose kernel is missing from the build, and by mutant why it has no verdict.
+    """Try mutants; returns, by part, the trials that lack a kernel, and, by mutant, the reason why it has no verdict.
 
     In the `last` round, a missing kernel counts as a kill.
     """

@@ -189,7 +189,7 @@ def suspects(mutants: Iterable[Mutant], errors: Iterable[tuple[Place, ...]]) -> 
 def checked(
     release: BuildRequest, kernels: Mapping[str, Sequence[KernelCase]], left: frozenset[Source] | None
 ) -> dict[Source, tuple[set[tuple[Place, ...]], set[int]]]:
-    """For each source of a kernel or of the dispatch, its errors, or its switches; only those `left`, if given."""
+    """For each source of a kernel or of the dispatch, its errors, or its switches; only sources in `left`, if given."""
     toolchain = find_toolchain("sim")
     with ExitStack() as locks, threads(cores()) as pool:
         found = {}

@@ -31,7 +31,7 @@ that stopped without an output, or hung; an op that is no longer supported; a ke
 MISSING: Final = "missing"
 """A run that stopped because the build lacks a kernel; compile it and run again."""
 LOST: Final = "lost"
-"""A run that stopped with an error of the worker: no verdict. Failures of cases that could not run also begin so."""
+"""A run that stopped with an error of the worker: no verdict. It also begins the failure of a case that cannot run."""
 Ending = KilledBy | Literal["", "missing", "lost"]
 """How a run with a mutant ended; empty if the mutant survives."""
 
@@ -107,7 +107,7 @@ class SuitePart:
 @dataclass(frozen=True)
 class MutationPlan:
     """A suite's entries on their targets, and the mutants to try: those of some `files`, a `sample` of them (0: all).
-    Those of code that only AMD GPUs run need such a GPU; with `amd`, only these, and those equivalent on NVIDIA GPUs.
+    Mutants in AMD-only code need an AMD GPU; with `amd`, only these and those equivalent on NVIDIA GPUs are tried.
 
     `upstream`: judge as upstream's test does. `most` is the number of cases with the same launches that try a mutant
     (0: all). No case starts after `seconds`. `passed_over` are digests of mutants of the sample that are not tried.
@@ -146,7 +146,7 @@ class MutationPlan:
     def killers(self, session: Session, by: KilledBy = "check") -> dict[tuple[str, str], str]:
         """Hashes of everything but the mutant that a kill depends on: one part and one case, by their names.
 
-        So a kill is valid for every plan with this part and case. `by` is the kind of kill, as in Verdict.
+        So a kill is valid for every plan with this part and case. `by` is the kind of kill, as in `MutantVerdict`.
         """
         return {
             (part.name, case.name): self.hashed(session, [part.judgement(by), case.digest])

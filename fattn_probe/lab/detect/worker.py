@@ -1,6 +1,6 @@
 """A worker process: it sets a case up once, then runs each mutant in a child of one runner.
 
-A run with the same output and launches as the baseline run needs no judgement; for the others, the reference and the
+A run with the same output and launches as the baseline run needs no judgement; for other runs, the reference and the
 models are computed once per case.
 """
 
@@ -237,7 +237,7 @@ class Worker:
         try:
             made = self.prepared(number, case)
             try:
-                made.limit = max(made.limit, SLOWER * made.child().seconds)  # on the machine as it is now
+                made.limit = max(made.limit, SLOWER * made.child().seconds)  # under the present load of the machine
             except HangError as error:
                 raise LostError(f"the case itself: {error}; the machine is busy") from error
             return made.trial(mutant)

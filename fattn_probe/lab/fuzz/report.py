@@ -214,7 +214,7 @@ def known_defects(run: FuzzRun) -> Counter[str]:
 def render(run: FuzzRun, words: Sequence[str] = ()) -> RenderableType:
     """A row per target and kernel family; below, the known defects and the findings, with their scenarios.
 
-    `words` are the flags that `compare` needs to run them again.
+    `words` are the flags that `compare` needs to run the findings again.
     """
     rows, shown = [], []
     for on, family in sorted({(on, family) for on, family, _ in run.counts}):

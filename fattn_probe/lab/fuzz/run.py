@@ -1,7 +1,7 @@
 """The flow of `fattn-probe fuzz`: choose cases for the GPUs of an architecture, compile, judge, until the time is up.
 
 A kernel takes as long to compile as dozens of cases take to run. A lane therefore accepts a case with a new kernel only
-while compiling has used less than its share of the time, by the costs below; it leaves out other cases with new
+while compiling has used less than its share of the time, at the costs below; it leaves out other cases with new
 kernels. The choice depends on the seed, the source and the devices, but not on the cache or the speed of the machine.
 """
 
@@ -175,9 +175,9 @@ class Judged:
 
 @dataclass
 class Fuzzer:
-    """Judges random cases on simulated GPUs. `seed` and `share` are as in `Lane`; `jobs` are the last ones.
+    """Judges random cases on simulated GPUs. `seed` and `share` are as in `Lane`; `jobs` has each target's latest job.
 
-    It stops after so many `seconds` or `cases`, whichever comes first; None for no limit.
+    It stops after `seconds` seconds or `cases` cases, whichever comes first; None for no limit.
     """
 
     options: RunOptions

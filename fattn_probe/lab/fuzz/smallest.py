@@ -276,7 +276,7 @@ def smallest(failure: FuzzFailure, ends: float) -> FuzzFailure:
 
 
 def is_built(job: Job, case: Case) -> bool:
-    """Whether the build has all kernels that a case needs; true if its dry run fails, as its real run will."""
+    """Whether the build has all kernels that a case needs; true if its dry run fails, and so its real run will."""
     build, tree = job.builds[f"{job.target}/{RUNNER}"], job.options.tree
     assert tree is not None
     simulation = Simulation(dry=True, skip_kernels=True, threads=1)

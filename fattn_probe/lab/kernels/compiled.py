@@ -114,7 +114,7 @@ class CompiledContender:
             if run.code or not answered.is_file():
                 return Lost(lost_message("the kernel's program", run.code, run.stderr))
             data = answered.read_bytes()
-        # Whether the kernel computed the op; then its output and the seconds of the timed runs, or the reason why not.
+        # First, whether the op was computed; then its output and the seconds of each timed run, or why it was not.
         if struct.unpack_from("<q", data) != (RAN,):
             return Unsupported(data[8:].decode(errors="replace"))
         shape = question.op.sizes.dst

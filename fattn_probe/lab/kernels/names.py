@@ -29,7 +29,7 @@ Attend = Callable[[Arrays, Target, How], Attended]
 
 @dataclass(frozen=True)
 class Package:
-    """A kernel that accepts arrays; `off_gpu` is where it runs instead of a simulated GPU, empty if it runs there."""
+    """A kernel that accepts arrays; `off_gpu` is where it runs if not on simulated GPUs, else empty."""
 
     name: str
     attend: Attend

@@ -171,7 +171,7 @@ def includes() -> tuple[Path, ...]:
 
 
 def attend(asked: Arrays, target: Target, how: How) -> Attended:
-    """Output and log-sum-exp of the kernel, in f32; the same CUDA runs on a simulated GPU and, by nvcc, on a real one.
+    """Output and log-sum-exp of the kernel, in f32; the same CUDA runs on a simulated and, with nvcc, on a real GPU.
 
     InputError for a GPU before Ampere, or if `lower` raises it; ComparisonError for a finding of the simulator.
     """
@@ -187,7 +187,7 @@ def attend(asked: Arrays, target: Target, how: How) -> Attended:
 def fitted(asked: Arrays, target: Target) -> tuple[Sizes, TileLangTiling]:
     """The sizes of an op and its tiling on a GPU.
 
-    InputError if the GPU is not of NVIDIA from Ampere on, or if `sizes_of` or `tiling_for` raises it.
+    InputError if the GPU is not an NVIDIA GPU from Ampere on, or if `sizes_of` or `tiling_for` raises it.
     """
     sizes, device = sizes_of(asked), None if target.engine == "cpu" else device_of(target)
     if device is None or device.gfx or int(device.arch) < ARCH:
@@ -198,8 +198,8 @@ def fitted(asked: Arrays, target: Target) -> tuple[Sizes, TileLangTiling]:
 def attend_by_runtime(asked: Arrays, target: Target, how: How) -> Attended:
     """Output and log-sum-exp of the kernel, in f32, on a real GPU.
 
-    InputError without such a GPU, for one before Ampere, if `kernel_for` raises it, or if TileLang cannot compile the
-    kernel.
+    InputError if the target is not a real GPU from Ampere on, if `kernel_for` raises it, or if TileLang cannot compile
+    the kernel.
     """
     sizes, tiling = fitted(asked, target)
     if target.engine != "cuda":
@@ -211,8 +211,8 @@ def attend_by_runtime(asked: Arrays, target: Target, how: How) -> Attended:
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 compiled = tilelang.compile(function, target="auto")
-        # A boundary: TileLang documents no errors, and its passes, TVM and nvcc raise any class, assertions too. The op
-        # is then unsupported, and the next case goes on.
+        # A boundary: TileLang documents no errors, and its passes, TVM and nvcc raise any class, even AssertionError.
+        # The op is then unsupported, and the run continues with the next case.
         except Exception as error:
             raise InputError(f"TileLang does not compile this op: {reason(error)}") from error
         mask = np.zeros((sizes.n_q, sizes.n_kv), np.float16) if asked.mask is None else asked.mask

@@ -113,9 +113,9 @@ def attend_in_triton(asked: Arrays, target: Target, how: How) -> Attended:
     sizes, mask = sizes_of(asked), asked.mask
     torch = load("torch", TRITON)
     device = device_for(torch, target)
-    # The module of the kernel, interpreted or compiled. Triton decides once, when it is imported, by an environment
-    # variable, which stays set: it reads it again later. It is set here if there is no GPU. InputError if Triton
-    # decided otherwise.
+    # The module of the kernel, interpreted or compiled. Triton decides this once, when it is imported, from an
+    # environment variable. The variable is set here if there is no GPU, and stays set, because Triton reads it again
+    # later. InputError if Triton has already decided otherwise.
     interpreted = device == CPU
     if not torch.cuda.is_available():
         os.environ[INTERPRET] = "1"

@@ -117,7 +117,7 @@ def under_ncu(session: Session, case_file: Path, target: Target) -> tuple[Counts
 
 
 def known(counts: Sequence[Counts], launches: Sequence[LaunchRecord]) -> tuple[Counts, ...]:
-    """Counts, with the recorded launch of the same kernel and position, which has registers and shared memory."""
+    """Counts with the recorded launch of the same kernel and position, which includes registers and shared memory."""
     left = list(launches)
     found = []
     for one in counts:

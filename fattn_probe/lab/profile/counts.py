@@ -39,8 +39,8 @@ class Traffic:
 class Counts:
     """The counts of one launch, by the keys of ROWS; one that could not be counted is missing.
 
-    `traffic` is available only from the simulator, which knows the tensors. `arithmetic_flops` is from the op's
-    formula, whatever the instructions.
+    `traffic` is available only from the simulator, which knows the tensors. `arithmetic_flops` follows from the op's
+    formula, not from the instructions.
     """
 
     launch: LaunchRecord
@@ -59,7 +59,7 @@ class Counts:
 
     @property
     def sector_bytes(self) -> int | None:
-        """Bytes, in whole sectors, that the kernel loaded and stored in global memory."""
+        """Bytes, in whole sectors, that the kernel loaded from and stored to global memory."""
         sectors = [self.values.get("load_sectors"), self.values.get("store_sectors")]
         return None if None in sectors else SECTOR * sum(filter(None, sectors))
 
@@ -102,7 +102,7 @@ def ratio(above: float | None, below: float | None) -> float | None:
 
 
 def matched(profiles: Sequence[Profile]) -> list[tuple[Counts | None, ...]]:
-    """The launches of several targets side by side: those with the same kernel and place among its launches."""
+    """The launches of several targets side by side: the nth launch of a kernel on each target."""
     columns: list[dict[tuple[str, tuple[str, ...], int], Counts]] = []
     for profile in profiles:
         column: dict[tuple[str, tuple[str, ...], int], Counts] = {}
@@ -204,7 +204,7 @@ def find_ncu() -> Path:
 
 
 def measure(argv: Sequence[str | Path], env: Mapping[str, str], timeout: float | None) -> str:
-    """Run a program under ncu, and return its CSV. MachineError if ncu is missing or may not read counters."""
+    """Run a program under ncu, and return its CSV. MachineError if ncu is missing or has no access to counters."""
     done = run([find_ncu(), *options(), *argv], env=env, timeout=timeout, failure=None)
     if NO_PERMISSION in done.stdout + done.stderr:
         raise MachineError(

@@ -88,7 +88,7 @@ PARTITIONS = 4  # per SM, each with its registers
 
 @dataclass(frozen=True)
 class Occupancy:
-    """The largest number of blocks on an SM by each limit, and the warps of a block and of an SM."""
+    """The largest number of blocks on an SM under each limit, and the warps of a block and of an SM."""
 
     limits: dict[str, int]
     warps: int
@@ -111,7 +111,7 @@ class Occupancy:
 
 
 def occupancy(launch: LaunchRecord, device: Device) -> Occupancy:
-    """The occupancy of a launch, by the arithmetic of NVIDIA's cuda_occupancy.h."""
+    """The occupancy of a launch, computed as in NVIDIA's cuda_occupancy.h."""
     warps = -(-math.prod(launch.block) // device.warpSize)
     limits = {
         "warps": device.maxThreadsPerMultiProcessor // device.warpSize // warps,

@@ -328,7 +328,7 @@ def written(text: str, name: str, suffix: str) -> Path:
 def prelude_text(program: Program) -> str:
     """The text before a program's first line: headers of C and C++, the simulator's headers, then the `-D` macros.
 
-    So a macro like N or K cannot affect a header. A reserved name is meant for the headers, and comes first.
+    So a macro like N or K cannot affect a header. One with a reserved name is meant for the headers, and comes first.
     """
     standard, own = (
         [f"#if __has_include(<{name}>)\n#include <{name}>\n#endif\n" for name in names]

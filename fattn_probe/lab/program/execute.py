@@ -38,10 +38,10 @@ class ProgramSettings:
 
 @dataclass(frozen=True)
 class ProgramRun:
-    """The end of a program: `code` as in `subprocess`, `seconds` on this machine's clock.
+    """How a program ended: `code` as in `subprocess`, `seconds` on this machine's clock.
 
-    `host_time`: it asked CUDA for an elapsed time, and got the host's time. `stdout` and `stderr` are empty unless they
-    were kept. `refused` are the launches that the simulator refused, as findings, one for each place.
+    `host_time`: the program asked CUDA for an elapsed time, and received the host's time. `stdout` and `stderr` are
+    empty unless they were kept. `refused` are the launches that the simulator refused, as findings, one for each place.
     """
 
     on: str

@@ -22,7 +22,7 @@ from fattn_probe.llama.launch.families import TILE
 
 @dataclass(frozen=True)
 class Beside:
-    """The state of a row after some KV rows, [first, last + 1), by the papers and by the kernel.
+    """The state of a row after some KV rows, [first, last + 1), according to the papers and in the kernel.
 
     The kernel's maximum is without FATTN_KQ_MAX_OFFSET, and its sum relative to that. `where` is a step of a warp or a
     part that a block stores. A rescale factor is None at the first step, and where it was not read.
@@ -130,7 +130,7 @@ def span(rows: Indices) -> tuple[int, int]:
 
 
 def against_lines(found: Against, O: F64) -> Iterator[RenderableType]:
-    """The table, and how far dst is from O, (d_v), of the row."""
+    """The table, and the largest difference between dst and the row's O (d_v)."""
     columns = ("where", "KV rows", "m", "kernel", "l", "kernel", "rescale", "kernel")
     lines = []
     for one in found.states:

@@ -76,7 +76,7 @@ class TilePicture:
             yield Text("   ".join(words for words, applies in legend.items() if applies), "dim")
 
     def _look(self, steps: Sequence[StepRow], numbered: bool) -> tuple[str, str]:
-        """The sign and the style of tiles: hidden, or whether or how often the maximum rose."""
+        """The sign and the style of a tile: whether it is hidden, and whether or how often the maximum rose in it."""
         rose, again = sum(step.rose or 0 for step in steps), sum(step.again or 0 for step in steps)
         visible = any(step.visible for step in steps)
         share = SHARES[count(rose * (len(SHARES) - 1), again)] if again else SHARES[0]

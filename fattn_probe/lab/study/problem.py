@@ -21,8 +21,8 @@ Index = int | slice
 class SlowMemory:
     """Named arrays, with counts of the elements read and written.
 
-    An algorithm reads its inputs only by `load` and writes its results only by `store`; values in between are on chip
-    and free. `reads` and `writes` count elements, not bytes, by name of the array.
+    An algorithm reads its inputs only with `load` and writes its results only with `store`; values in between are on
+    chip and free. `reads` and `writes` count elements, not bytes, by name of the array.
     """
 
     def __init__(self, **arrays: F64) -> None:
@@ -35,7 +35,7 @@ class SlowMemory:
         return name in self._arrays
 
     def allocate(self, name: str, *shape: int) -> None:
-        """A new array filled with NaN, so that a read before the first write shows."""
+        """A new array filled with NaN, so that a read before the first write gives NaN."""
         self._arrays[name] = np.full(shape, np.nan)
 
     def at(self, **indices: tuple[Index, ...]) -> "SlowMemory":

@@ -28,7 +28,7 @@ LINES = {
     "combine": ("add parts",),
     "store O": ("O = O / l",),
 }
-"""The steps of llama.cpp that a step of an algorithm does."""
+"""The steps of llama.cpp that correspond to a step of an algorithm."""
 PARALLEL = ("fa2", "fa3")
 """Algorithms whose query tiles are independent blocks."""
 

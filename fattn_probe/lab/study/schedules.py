@@ -42,7 +42,7 @@ def broken_rules(events: Sequence[Event], plan: WarpgroupPlan, *, complete: bool
         found += _buffers(events, plan, what)
     if not complete:
         return found
-    # Every tile is loaded once, and every warpgroup does its two products and its softmax once.
+    # Every tile is loaded once, and every warpgroup computes its two products and its softmax once.
     done = Counter((event.actor, event.what, event.tile) for event in events if event.tile is not None)
     tiles = range(plan.T_c)
     wanted = Counter((plan.loader, what, j) for what in READER for j in tiles)

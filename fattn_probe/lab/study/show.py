@@ -56,7 +56,7 @@ KERNELS: Mapping[str, tuple[str, str]] = {
     "fixup": (MMA_F16.name, COMMON),
     "combine": (TILE.name, COMMON),
 }
-"""The family of a kernel, or of those that it runs after, and its file in ggml-cuda/."""
+"""The family of a kernel (for a second kernel, that of the first), and its file in ggml-cuda/."""
 
 
 StepLines = Mapping[str, Mapping[str, str | None]]
@@ -79,7 +79,7 @@ def step_lines_of(tree: Tree) -> StepLines:
 
 
 def lines_table(steps: StepLines) -> Table:
-    """The steps, each with its lines; parts of mma blocks are added by the fixup kernel, the others by combine."""
+    """The steps with their lines; the fixup kernel adds the parts of mma blocks, combine those of other kernels."""
     columns = {"mma": "fixup", "tile": "combine", "vec": "combine"}
     rows = (
         (step, *(places.get(name, places.get(after)) or "-" for name, after in columns.items()))
@@ -114,7 +114,7 @@ def render(
         case "standard":
             picture: RenderableType = standard_picture(study.result.reads, study.result.writes)
         case "stream-k":
-            picture = TerminalMap(stream_k_facts(study.subject), most=MOST_ROWS)  # the map of `inspect`, of these tiles
+            picture = TerminalMap(stream_k_facts(study.subject), most=MOST_ROWS)  # `inspect`'s map of these tiles
         case _:
             picture = TilePicture(rows, by_worker=study.algorithm == "split-kv")
     sections: dict[str, list[RenderableType]] = {

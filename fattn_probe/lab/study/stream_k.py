@@ -61,7 +61,7 @@ class StudyLaunch:
 
 
 def divide(shape: Sizes, ncols1: int, nbatch_fa: int, most_blocks: int) -> StudyLaunch:
-    """A launch by the kernel's arithmetic: block b gets `range(b * steps / blocks, (b + 1) * steps / blocks)`.
+    """Divide an op as the kernel does: block b gets `range(b * steps / blocks, (b + 1) * steps / blocks)`.
 
     There are at most as many blocks as KV steps.
     """
@@ -189,7 +189,7 @@ def read_launch(path: Path, case: str, shape: Sizes) -> StudyLaunch:
     text = read_text(path, "the inspection", most=MOST_JSON)
     try:
         found = {one["case"]: one["facts"] for one in json.loads(text)["inspections"] if one["facts"]}
-        facts = FACTS.of({**found[case], "kernels": ()}) if case in found else None  # whose origins are words there
+        facts = FACTS.of({**found[case], "kernels": ()}) if case in found else None  # kernels' origins are words there
     except (InputError, ValueError, TypeError, KeyError) as error:
         raise InputError(f"{path} is not an output of `fattn-probe inspect --json`: {error!r}") from error
     if facts is None:

@@ -28,7 +28,7 @@ class Tell:
 
 @dataclass(frozen=True)
 class Work:
-    """Start work on a unit and continue; `done` is set when it ends.
+    """Start work in a hardware unit without waiting for it; `done` is set when the work ends.
 
     `tile` is the KV tile and `stage` the buffer that is read or filled; Q has neither.
     """
@@ -74,7 +74,7 @@ class Timeline:
 
 @dataclass
 class _Started:
-    """Work queued on a unit; it starts when the actor's older work there is done."""
+    """Work queued on a unit; it starts when the actor's older work on this unit is done."""
 
     work: Work
     waited: tuple[str, ...]
@@ -284,7 +284,7 @@ def _fill(plan: WarpgroupPlan, j: int) -> Iterator[Instruction]:
 
 
 def consume(plan: WarpgroupPlan, group: int) -> Iterator[Instruction]:
-    """A consumer: turns around the products if they are shared, and the loads if there is no producer."""
+    """A consumer, which waits for its turn to multiply if `shared`, and loads the tiles if there is no producer."""
     loads = not plan.producer and group == 1
     if loads:
         yield _load(plan, "Q", None)

@@ -48,7 +48,7 @@ def other_answer(wrong: WrongRow) -> Iterator[Cause]:
 
 
 def other_rows(wrong: WrongRow) -> Iterator[Cause]:
-    """The mask, K or V of a different KV row in the same KV step, for various numbers of warps and slices."""
+    """The mask, K or V is that of a different KV row in the same KV step, for various numbers of warps and slices."""
     row, n_kv = wrong.row, len(wrong.row.V)
     for name, index in _maps(n_kv, wrong.step or n_kv) if wrong.affords(2048) else ():
         if row.mask.any() and wrong.explained(row.answer(mask=row.mask[index])):

@@ -101,7 +101,7 @@ class Evidence:
         if 32 * sizes.n_seq * sizes.n_q * sizes.n_head > WORK:
             return []
         hidden = None
-        # The properties of rows are those of all heads.
+        # A row's label holds for all heads, so the mask must be shared by all heads.
         if view is not None and view.ne[2] == 1 and sizes.n_kv * sizes.n_q * sizes.n_seq <= 2 * WORK:
             stored = np.asarray(stored_rows(self.case.op.operands["mask"], self.inputs))
             hidden = hidden_steps(stored, sizes.n_seq, sizes.n_q, geometry.rows if geometry else sizes.n_kv)
@@ -209,7 +209,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
 
 
 def _causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate]]) -> Sequence[Said]:
-    """The causes of the finite rows and of the others; the one that explains the most rows comes first."""
+    """The causes of the finite and of the non-finite rows; the one that explains the most rows comes first."""
     wrong, dst = evidence.wrong.any(axis=3), evidence.dst
     bad = wrong & ~evidence.finite
     number = int(wrong.sum())
@@ -222,7 +222,7 @@ def _causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate
     found = agreed(list(candidates.values()), share) if candidates else []
     never = bad & _with_bits(dst, POISON)
     fresh = bad & ~never & _with_bits(dst, FRESH, of=FRESH)
-    # The bits of a NaN prove these causes, so the report names them even for few rows, if nothing explains the others.
+    # The bits of a NaN prove these causes, so the report names them even for few rows if nothing explains the rest.
     certain = of_rows("unwritten", "elements are never written", "", never)
     if evidence.rows is None:  # a huge output itself is fresh memory before a run
         certain += of_rows("unwritten-read", "unwritten memory is read", "--check names the place", fresh)
@@ -291,7 +291,7 @@ def _is_rounding(evidence: Evidence, rows: Sequence[RowIndex]) -> bool:
     The error of a wrong factor is a multiple of the output; a rounded factor is off by at most a unit in the last
     place. The errors must not be biased, as they are if a part counts a little too much.
     """
-    # A tenth of the kernel's own error can be noticed in a row, even if it is too small to be wrong.
+    # A tenth of the kernel's own error can be detected in a row, even if it is too small to be wrong.
     seen = np.abs(evidence.dst - evidence.base) > LEFT * np.asarray(evidence.deviation.unit)[..., None]
     small = []
     for row in rows:

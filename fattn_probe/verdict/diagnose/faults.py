@@ -139,7 +139,7 @@ FAULTS = (
     RowFault("scale", "the logits, the mask, the slope or the softcap have a wrong factor", score.searched),
     RowFault("softcap", "", score.softcaps),
     RowFault("rounding", "", score.rounded, rarity=2.0),
-    # Weights that are all lost are not a better explanation.
+    # "All weights are lost" would explain this output too, but no better.
     RowFault("zero", "the output is zero", score.zeros, rarity=-UNLIKELY, constant=True),
     RowFault("row-elsewhere", "the output is a different row's answer", lambda wrong: wrong.others),
     RowFault("zero", "some columns of the output are zero", score.zeros, Search.COLUMNS, -UNLIKELY, constant=True),
@@ -178,7 +178,7 @@ def candidates_of(wrong: WrongRow, columns: Bools | None = None) -> list[Candida
 
 
 def causes_by_algebra(rows: Sequence[WrongRow], share: float) -> "list[Said]":
-    """The first conclusion that holds in at least half of all wrong rows; `rows` represent the `share` of these."""
+    """The first conclusion that holds in at least half of all wrong rows; `rows` represent this `share` of them."""
     large = [row for row in rows if algebra.is_large(row)]
     if not large or len(large) < AGREED * len(rows):
         return []
@@ -246,7 +246,7 @@ def in_order(causes: Iterable[Said]) -> list[Said]:
 
 
 def _consistent(found: Sequence[Candidate]) -> Sequence[Candidate]:
-    """The candidates of a cause, if the rows agree on its factor; scales that vary by row become a wrong sum."""
+    """The candidates of a cause, if the rows agree on its factor; scales that vary by row mean a wrong row sum."""
     known = [(one.cause.factor, one.cause.doubt) for one in found if one.cause.factor is not None]
     if not known:
         return found

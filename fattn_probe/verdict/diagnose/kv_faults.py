@@ -209,7 +209,7 @@ def seams(wrong: WrongRow) -> Iterator[Moves]:
 
 
 def beyond(wrong: WrongRow) -> Iterator[Moves]:
-    """The memory after the last KV row counts, up to the end of the KV step; or rows of zeros do."""
+    """The memory after the last KV row counts, up to the end of the KV step; or rows of zeros count."""
     row, around = wrong.row, wrong.around
     count = -len(row.V) % wrong.step if wrong.step else 0
     if not count:

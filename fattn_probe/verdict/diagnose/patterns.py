@@ -98,7 +98,7 @@ def find_patterns(wrong: Bools, labellings: Sequence[Labelling]) -> list[Pattern
         if region is None or whole.cost - region.cost < max(LEAST_BITS, WORTH * whole.cost):
             return found
         box = np.asarray(region.rows[..., None] & region.columns)
-        # It must contain far more than its share of the wrong elements, or nearly all of them.
+        # The region must contain far more than its share of the wrong elements, or nearly all of them.
         if region.wrong / region.size < MORE * whole.wrong / whole.size and region.wrong < 0.995 * whole.wrong:
             return found
         hit, said = int((wrong & box).sum()), dict[int, str]()

@@ -30,7 +30,7 @@ def swapped(wrong: WrongRow) -> Iterator[Moves]:
 
 
 def no_mask(wrong: WrongRow) -> Iterator[Named]:
-    """The mask is ignored, or its finite part."""
+    """The mask is ignored, or only its finite part is ignored."""
     row = wrong.row
     finite = np.where(np.isneginf(row.mask), 0.0, row.mask)
     if row.mask.any():
@@ -59,7 +59,7 @@ def next_steps(wrong: WrongRow) -> Iterator[Moves]:
 
 
 def other_V(wrong: WrongRow) -> Iterator[Named]:
-    """The answers if V is read from a different place, or K instead of V."""
+    """The answers if V is read from a different place, or if K is read instead of V."""
     row, around = wrong.row, wrong.around
     if wrong.affords(64):
         for words, rows in (*_elsewhere(around, "V"), *_shifted(around, "V"), *_stepped(wrong, "V")):
@@ -107,7 +107,7 @@ def zero_points(wrong: WrongRow) -> Iterator[Named]:
     if zero is None or not around.has("K") or not wrong.affords(64):
         return
     packed = np.ascontiguousarray(row_bytes(view, around.inputs)[around.sequence, around.kv_head])
-    blocks = packed.reshape(len(packed), -1, type_size(view.type))  # each begins with its scale
+    blocks = packed.reshape(len(packed), -1, type_size(view.type))  # each block begins with its scale
     scales = np.ascontiguousarray(blocks[:, :, :2]).view(np.float16)[..., 0].astype(np.float64)
     step = zero * np.repeat(scales, row.K.shape[1] // scales.shape[1], axis=1)
     for often in (0, 2, 4, 8, 16):

@@ -1,6 +1,6 @@
 """A wrong row of the output, and the changes that faults cause.
 
-A row has its logits and weights in float64, the memory around its operands, and its error. Faults of a kind predict
+A row has its logits and weights in float64, the memory around its operands, and its error. Faults of one kind predict
 errors (`Moves`). A fault fits if the remaining error is not larger than the kernel's rounding. The most likely fault
 leaves the smallest error, given the number of alternatives (Schwarz' criterion, Annals of Statistics 6, 1978).
 """
@@ -286,7 +286,7 @@ class Cause:
     """A fault: its `kind` (see `KINDS`), in words, and `detail`, the part that differs from row to row.
 
     `explained` is a share of a row's square error; `step` is the KV step, if the fault is in one step. `factor` must be
-    the same in all rows, to within the standard error `doubt` from the kernel's rounding; so must `place`.
+    the same in all rows, to within the standard error `doubt` from the kernel's rounding; `place` must be the same too.
     """
 
     kind: str
@@ -343,7 +343,7 @@ class Moves:
             index = int(left.argmin())
             return index, 1.0, float(left[index])
         along, length = u @ error, (u**2).sum(axis=1)
-        # Not along**2 / length, whose square can exceed float64.
+        # Not along**2 / length, whose square can overflow float64.
         gain = along * np.divide(along, length, out=np.zeros_like(along), where=length > 0)
         index = int(gain.argmax())
         return (

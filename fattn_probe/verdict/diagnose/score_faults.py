@@ -214,7 +214,7 @@ def low_maximum(wrong: WrongRow) -> Iterator[Cause]:
 
 
 def masked_step(wrong: WrongRow) -> Iterator[Cause]:
-    """The mask hides the first KV step of a block: either all of its steps, or only some."""
+    """The mask hides a block's first KV step, whether or not it also hides the block's other steps."""
     if wrong.step and wrong.around.case.op.has_mask:
         hidden = np.isneginf(wrong.row.mask)
         steps = np.logical_and.reduceat(hidden, np.arange(0, len(hidden), wrong.step))

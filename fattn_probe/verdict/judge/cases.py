@@ -283,7 +283,7 @@ def expect(subject: JudgedCase, capture: Capture, rows: I64 | None = None) -> Ex
 
 
 def explained(subject: JudgedCase, verdict: Verdict, dst: F32, rows: I64 | None = None) -> Diagnosis | None:
-    """The diagnosis of a failing output; a second run tells a race from other faults."""
+    """The diagnosis of a failing output; a second run distinguishes a race from other faults."""
     deviation = verdict.deviation
     wanted = subject.diagnosed and subject.baseline is None
     if not wanted or verdict.status is not Status.FAIL or deviation is None:
@@ -327,7 +327,7 @@ def known_of(
     finding: Finding | None = None,
     capture: Capture | None = None,
 ) -> Known:
-    """The known defect of llama.cpp that causes a failure, or may; none if a wrong output also fails checks."""
+    """The known defect of llama.cpp that causes a failure or may cause it; none if a wrong output also fails checks."""
     failed = tuple(check.name for check in checks if check.fails)
     odd = failed and (verdict.status is Status.FAIL or subject.target.engine != "sim")
     if status_of(verdict, checks) is not Status.FAIL or odd:

@@ -89,7 +89,7 @@ def status_of(verdict: Verdict, checks: Iterable[Check]) -> Status:
 
 
 def attention_kernel(spellings: Iterable[str], finding: Finding | None = None) -> str:
-    """The launched kernel that computes attention, or else the kernel that a fault stopped; empty without either."""
+    """The launched attention kernel, otherwise the kernel that a fault stopped; empty if there is neither."""
     launched = next((spelling for spelling in spellings if ATTENTION_KERNEL.search(spelling)), "")
     return launched or (finding.kernel if finding else "")
 

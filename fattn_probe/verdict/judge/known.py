@@ -35,7 +35,7 @@ UNPROBED = "to tell whether the code that ran has it, fattn-probe needs"
 
 @dataclass(frozen=True)
 class Known:
-    """The result for a failure: the id of its known defect, or in `doubt` the reason why it may not be one.
+    """The result for a failure: the id of its known defect, or in `doubt` why its defect may not be a known one.
 
     Both are empty if it is not a known defect.
     """
@@ -168,8 +168,8 @@ def right_with_V_in_K(failure: Failure, column: int) -> bool:
 def right_with_narrow_mask(failure: Failure) -> bool:
     """Whether the mask is wider than K, and the output is correct for mask rows with a stride of n_kv.
 
-    A scan of the mask uses the correct stride, and the kernel skips the KV rows that the scan finds masked for both
-    queries. With fewer masks than sequences, it is unknown what the scan reads.
+    A scan of the mask uses the correct stride, and the kernel skips the KV rows that are masked for all queries
+    according to the scan. With fewer masks than sequences, it is unknown what the scan reads.
     """
     op, sizes, mask = failure.op, failure.op.sizes, failure.op.tensors.get("mask")
     if mask is None or mask.ne[0] <= sizes.n_kv or (failure.scanned and mask.ne[3] < sizes.n_seq):

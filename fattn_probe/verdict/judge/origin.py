@@ -114,7 +114,7 @@ class ReleaseRange:
         return (self.since or 0) <= number <= (self.until or number)
 
     def of(self, build_number: str, known: Sequence[int]) -> bool | None:
-        """Whether a release has the defect, judging by known releases (sorted); None if its neighbours differ.
+        """Whether a release has the defect, judging by known releases (sorted); None if the nearest ones differ.
 
         A release newer than all known ones is like the newest. A release without a number only has defects that were
         never fixed.

@@ -31,7 +31,7 @@ LOST = "support lost"
 """The beginning of the reason for an op that is no longer supported."""
 NVIDIA, AMD, NONE = "yes", "amd", "no"
 """The words in a cell for all compute capabilities of NVIDIA, all architectures of AMD, and none."""
-BETWEEN = "; "  # kernels of an op
+BETWEEN = "; "  # separates the kernels of an op
 
 
 @dataclass

@@ -54,7 +54,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Design:
-    """Whether an output is what its kernel's arithmetic makes of the inputs.
+    """Whether an output is the result of its kernel's arithmetic.
 
     `by` is the basis: `model` or `prediction`. `error_by_bound` is the largest |error| as a share of its element's
     bound. `rmse_by_predicted` and `row_rmse_by_predicted` (worst row) are relative to the prediction. `off_model` and
@@ -150,7 +150,7 @@ def _beside(design: Design, other: Design) -> Design:
 
 
 def with_gaps(expected: Expected) -> Expected:
-    """Add to `missing` the rows in which the model is NaN, and those of them that have no prediction either."""
+    """Add to `missing` the rows in which the model is NaN, and which of these have no prediction either."""
     gaps = []
     odd = None if expected.model is None else np.isnan(expected.model).any(axis=3)
     if odd is None or odd.any():
@@ -186,7 +186,7 @@ def _against_prediction(dst: F32, reference: F64, prediction: Prediction, rows: 
     by_bound, by_row = _share(error, prediction.bound), _share(row_error, row_rmse + prediction.row_flips / ROW_LIMIT)
     by_row = np.where(prediction.sampled, by_row, 0.0)  # an unsampled row's prediction is only an estimate
     rmse = float(np.sqrt((error**2).sum() / max(1, int(finite.sum()))))
-    measured = rows & finite.any(axis=3) if finite.any() else rows  # a fully masked row is NaN, and predicted exact
+    measured = rows & finite.any(axis=3) if finite.any() else rows  # a fully masked row is NaN, with predicted error 0
     predicted = predicted_rmse(prediction, measured)
     whole = float(_share(np.array(rmse), np.array(predicted)))
     limit = rmse_limit(prediction, measured)
@@ -258,9 +258,10 @@ def predicted_rmse(prediction: Prediction, rows: Bools) -> float:
 def rmse_limit(prediction: Prediction, rows: Bools) -> float:
     """The largest measured / predicted RMSE of a correct output, for these rows together.
 
-    The prediction's standard error, which comes from sampling rows, widens it. So do rows whose elements all have the
-    same error, as with a constant V: their mean square is that of one random draw, not of many. The sum of the draws'
-    squares exceeds this with a probability of `ODDS` (Laurent and Massart, Annals of Statistics 28(5), 2000, lemma 1).
+    The prediction's standard error, which comes from sampling rows, widens this limit. So do rows whose elements all
+    have the same error, as with a constant V: their mean square is that of one random draw, not of many. The sum of the
+    draws' squares exceeds its mean by more than the limit allows with a probability of `ODDS` (Laurent and Massart,
+    Annals of Statistics 28(5), 2000, lemma 1).
     """
     squares, common = np.square(prediction.row_rmse[rows & prediction.sampled]), prediction.row_common[rows]
     sampling, odds = 1.0, -np.log(ODDS)

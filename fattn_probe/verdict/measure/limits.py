@@ -66,7 +66,7 @@ def choose_limits(
     dst: F32 | None = None,
     passes: bool = True,
 ) -> Limits:
-    """The limits that reproduce the verdict on an output: for a failing output, the first that it exceeds.
+    """The limits that reproduce the verdict on an output: for a failing output, the first limits that it exceeds.
 
     Limits around the exact answer come first, those around the rounding model last. Without an output, or if no limits
     agree with the verdict, the first are chosen.

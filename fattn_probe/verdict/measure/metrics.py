@@ -34,10 +34,10 @@ class Metrics:
 
     `nmse` is sum((dst-ref)^2)/sum(ref^2) over all elements, NaN if one is not finite; the other errors cover the finite
     elements, and are NaN if there are none. `rmse` is their root mean square. `mean_error` is the mean of dst-ref;
-    `bias` is that as a share of the mean |ref|: noise averages out, a lost term does not. `max_rel` is the largest
-    error relative to the exact value, where that is not 0. `f16_ulps` (largest) and `mean_f16_ulps` are errors in units
-    of the f16 spacing at the answer. `nan` does not include `unwritten`. `worst` has the largest absolute error;
-    `first_bad` is the first element, in memory order, that is NaN, infinite or unwritten.
+    `bias` is `mean_error` as a share of the mean |ref|: noise averages out, a lost term does not. `max_rel` is the
+    largest error relative to the exact value, where that is not 0. `f16_ulps` (largest) and `mean_f16_ulps` are errors
+    in units of the f16 spacing at the answer. `nan` does not include `unwritten`. `worst` has the largest absolute
+    error; `first_bad` is the first element, in memory order, that is NaN, infinite or unwritten.
     """
 
     elements: int
@@ -92,7 +92,7 @@ def measure(dst: F32, reference: F64) -> Metrics:
 
 
 def f16_spacing(values: F64) -> F64:
-    """The distance between neighbouring f16 numbers at these values; above 65504, that of the largest ones."""
+    """The distance between neighbouring f16 numbers at these values; above 65504, that of the largest f16 numbers."""
     exponent = np.where(values == 0.0, -14, np.clip(np.frexp(values)[1] - 1, -14, 15))
     return np.asarray(np.ldexp(1.0, exponent - 10), np.float64)
 
@@ -170,7 +170,7 @@ class Likeness:
 
 
 def liken(a: F32, b: F32) -> Likeness:
-    """Compare two outputs by bits and by value; NaNs are equal if their bits are. InputError if the shapes differ."""
+    """Compare two outputs by bits and by value; NaNs with the same bits are equal. InputError if the shapes differ."""
     _same_shape(a.shape, b.shape)
     equal = ~unequal(a, b)
     answer = a.astype(np.float64)

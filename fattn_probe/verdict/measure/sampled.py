@@ -89,8 +89,8 @@ def sampled_of(case: Case, rows: I64, part: Part | None, target: Target) -> Samp
 def rows_of_selection(case: Case, geometry: Geometry, selection: Selection, number: int | None = None) -> I64:
     """The rows to check in a part of the output: the first and the last of each chosen tile, and random ones.
 
-    These include a row of each head whose hull is known: only a checked row tells how far outside the hull a head's
-    rows may lie. The others are a few per tile, or drawn from all tiles up to `number` rows in total.
+    These include a row of each head whose hull is known: only a checked row shows how far outside the hull a head's
+    rows may lie. The random rows are a few per tile, or drawn from all tiles up to `number` rows in total.
     """
     rng = np.random.default_rng((case.seed, RNG))
     tiles = [rows_of_tiles(geometry, case.op.sizes, np.array([tile])) for tile in selection.tiles]

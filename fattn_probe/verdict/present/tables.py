@@ -58,7 +58,7 @@ def explanations(rows: Sequence[Judgement], maps: bool = True) -> Iterator[Rende
         yield from _explanation(row, any(row is one for one in drawn))
     designs = ((row, row.verdict.design) for row in rows)
     notes = [(row, row.missing) for row in rows] + [(row, design.assumed) for row, design in designs if design]
-    for note in dict.fromkeys(note for _, note in notes if note):  # each once
+    for note in dict.fromkeys(note for _, note in notes if note):  # each note once
         yield Text(f"{_first_of([row for row, said in notes if said == note])}: {note}", "dim")
     yield from (Text(f"{row.case} on {row.on}: {row.sampled}", "dim") for row in rows if row.sampled is not None)
     # The rows whose grid depends on assumed or foreign occupancy figures, by the figures' origin.

@@ -1,5 +1,5 @@
-// Run an attention kernel on the op in a file, and write its output to another: what fattn-probe compiles a kernel
-// with.
+// Run an attention kernel on the op in a file, and write its output to another file. fattn-probe compiles each kernel
+// with this.
 #pragma once
 
 #include <fstream>
@@ -11,7 +11,7 @@
 
 constexpr unsigned UNWRITTEN = 0x7FC0DEAD; // what O holds before the first run
 
-// A tensor of the file: which of its memories, its first element there, and its strides, in elements.
+// A tensor in the file: the number of its memory, its first element there, and its strides, in elements.
 struct place {
     int64_t memory, first;
     strides of;
@@ -76,7 +76,7 @@ template <typename KV> attention<KV> op_of(const header &h, const std::vector<ch
             h.causal != 0};
 }
 
-// What the file for the output begins with; after a reason comes its text, else O and the seconds of each timed run.
+// The first word of the output file; then follow O and the seconds of each timed run, or the text of the reason.
 enum ending : int64_t { RAN = 0, CANNOT = 1 };
 
 inline void write(std::ofstream &file, const void *bytes, size_t size) { file.write((const char *)bytes, size); }

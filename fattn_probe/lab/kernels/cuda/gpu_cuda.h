@@ -1,4 +1,4 @@
-// What the kernels here use of CUDA.
+// The parts of CUDA that these kernels use.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,4 +1,4 @@
-// What the kernels here use of CUDA, by HIP's names.
+// The parts of CUDA that these kernels use, by the names that HIP gives them.
 #pragma once
 
 #include <hip/hip_bf16.h>

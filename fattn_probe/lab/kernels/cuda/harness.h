@@ -51,7 +51,7 @@ template <typename T> T *on_gpu(const std::vector<T> &values) {
     return memory;
 }
 
-// Random numbers, rounded to a type; `values` are those that remain.
+// Random numbers, rounded to a type; `values` are the rounded numbers.
 template <typename T> std::vector<T> drawn(std::mt19937 &random, size_t size, std::vector<float> &values) {
     std::normal_distribution<float> normal;
     std::vector<T> found(size);
@@ -67,7 +67,7 @@ struct measured {
     float milliseconds, error;
 };
 
-// Run a kernel some times; the least time, and the largest error of its output.
+// Run a kernel several times; returns the shortest time, and the largest error of its output.
 template <typename KV>
 measured measure(const char *(*kernel)(const attention<KV> &), const attention<KV> &op, const std::vector<double> &O) {
     std::vector<float> found(O.size(), NAN);

@@ -28,7 +28,7 @@ template <int D, typename KV> __global__ void __launch_bounds__(NAIVE_THREADS) n
         if (logit == -INFINITY) {
             continue;
         }
-        if (logit > largest) { // what was summed so far was relative to a smaller maximum
+        if (logit > largest) { // the sums so far are relative to a smaller maximum
             const float rescale = expf(largest - logit);
             largest = logit;
             total *= rescale;

@@ -16,7 +16,7 @@ template <int D, typename KV> constexpr int tiled_shared_bytes() {
     return TILED_ROWS * (D + TILED_KEYS<D>)*int(sizeof(float)) + TILED_KEYS<D> * (K_PITCH<D> + D) * int(sizeof(KV));
 }
 
-// Copy `rows` KV rows to a tile. What lies behind them, or behind a row's `size`, is 0.
+// Copy `rows` KV rows to a tile. Rows after these, and elements after a row's `size`, are 0.
 template <int D, typename KV>
 __device__ void load_tile(KV *tile, int pitch, const KV *from, int64_t stride, int rows, int size) {
     for (int n = threadIdx.x; n < TILED_KEYS<D> * D; n += TILED_THREADS) {

@@ -29,7 +29,7 @@ NODES = (0.0, 0.5988, -0.5988, 1.4635, -1.4635)
 MUCH = 3e-3
 """If a sum loses more than this share, the loss is followed segment by segment."""
 PARTS, ROUNDS = 64, 3
-"""Segments into which such a sum is cut, and fixed-point iterations for the loss within one segment."""
+"""Segments into which a sum with a larger loss is cut, and fixed-point iterations for the loss within one segment."""
 EVEN = 0.05
 """With a larger relative scatter, the weights spread products with equal V over an ulp."""
 SURELY = 6.0
@@ -68,7 +68,7 @@ class Sums:
     share that is the same in all channels. `steps` are the sum of squares and the sum of half the distances between
     subnormal numbers: each rounding may be off by that much, however small V is. `loss` is a share of V's mean
     (negative: lost), and so is `content` (rows, accumulators), the sum in each accumulator at the end. `worst` is the
-    largest possible error, as a share of the largest |V|. `stuck` is the largest loss of any row with such weights, as
+    largest possible error, as a share of the largest |V|. `stuck` is the largest loss of any row with these weights, as
     a share of V's mean, wherever its sums lie between two powers of two. `largest` is the largest possible value of an
     accumulator. `flip` is the largest change if a followed sum is rounded to the other neighbour, 0 without one.
     """
@@ -156,7 +156,7 @@ def _rescaled(held: F32, raised: Bools) -> F64:
 
 
 def _stuck(chains: Chains, number: Format, held: _Held, mean_square: float) -> F64:
-    """The largest loss of any row with such weights, from roundings that the increments' spread does not decorrelate.
+    """The largest loss of any row with these weights, from roundings that the increments' spread does not decorrelate.
 
     Half an ulp is at most `half_ulp` times the sum. Scatter in the weights dithers the sum as scatter in V does.
     """
@@ -217,8 +217,8 @@ def _pass(chains: Chains, held: _Held, mean: float, lost: F32) -> tuple[F64, F64
     """The errors of accumulators that are off by `lost`: variance, mean error by node, largest loss on the way.
 
     The variance and the loss, a share of V's mean, are (rows, accumulators). The mean error at the end (nodes, rows,
-    accumulators) is that of a channel whose sum stays so many standard deviations from the mean. `lost` (nodes, rows,
-    accumulators, additions) is a share of V's mean.
+    accumulators) is that of a channel whose sum stays a node's number of standard deviations from the mean. `lost`
+    (nodes, rows, accumulators, additions) is a share of V's mean.
 
     Where the maximum rose and its product is a multiple of the ulp, only the other terms, old and new, are rounded.
     """

@@ -66,15 +66,15 @@ class RowErrors:
     loss_rounding: F64  # known roundings of P
     loss_weights: F64  # weights flushed to zero
     loss_sums: F64  # increments of the sums below half an ulp
-    loss_sink: F64  # sums scaled to a sink above them
+    loss_sink: F64  # sums that become too small when rescaled to a larger sink
     walk: F64  # the part of `sums` that V's scatter causes
     common: F64  # the part of the mean square error from one random draw, the same in all channels
     peak: F64  # largest weight
     single: F64  # largest error of one addend, as a share of the largest |V|
     worst: F64  # largest possible error, as a share of the largest |V|
     stuck: F64  # largest loss of sums with such weights, as a share of V's mean
-    sunk: F64  # the part of the mean square error, including the loss, from scaling sums to a sink above them
-    floor: F64  # largest error of float32 numbers that are too small
+    sunk: F64  # the part of the mean square error, including the loss, from rescaling sums to a larger sink
+    floor: F64  # largest error of numbers too small for float32
     rest: F64  # mean square of the error not caused by known changes of the weights
     steps: F64  # sum of squares of the largest errors of roundings to subnormal f16, which do not depend on V
     steps_worst: F64  # the sum of these errors
@@ -195,7 +195,7 @@ class Block:
 
     @cached_property
     def x(self) -> F32:
-        """The kernel's own logits, by block, KV step and accumulator; they determine which way it rounds."""
+        """The kernel's own logits, by block, KV step and accumulator; they determine which way the kernel rounds."""
         values, off = self.logits.values, self.logits.off
         return self._cut(values if off is None else values + off, -np.inf)
 
@@ -249,9 +249,9 @@ class Block:
         return self.seen**2 * _total(self.share**2 * self._by_row(self.kv.spread_V))
 
     def _floor(self) -> F64:
-        """The largest error of float32 numbers that are too small: each accumulator's factor, and its product.
+        """The largest error of numbers that are too small for float32: each accumulator's factor, and its product.
 
-        An accumulator is scaled to a sink or to the maximum of another one, and divided by the row sum.
+        An accumulator is scaled to a sink or to another accumulator's maximum, and divided by the row sum.
         """
         held = _total(self.p * np.exp(self.maximum - self.maximum.max(axis=ADDED, keepdims=True)))
         highest = self.maximum.max(axis=ALL).astype(np.float64)
@@ -310,7 +310,7 @@ class Block:
         )
 
     def _sunk(self) -> Sunk:
-        """The error of scaling the sums to a sink above them, or to the maximum of the block."""
+        """The error of rescaling the sums to a larger sink, or to the maximum of the block."""
         sinking = self.kernel.sinking
         if sinking is not None and sinking.to_maximum:
             to = self._held.maximum.max(axis=(2, 3))

@@ -66,9 +66,9 @@ class Split:
 class Sinking:
     """The f16 sums that a kernel scales to a sink: those of some warps in one of the CUDA blocks that share a tile.
 
-    `block` is 0 for the first, -1 for the last. With `flushes`, sums more than 20 below the sink become 0, in the other
-    blocks too. `factor` is the format of the factor; products are rounded to f16. With `to_maximum`, all f16 sums of
-    each block are scaled to the largest maximum of the block, or to a sink above it.
+    `block` is 0 for the first block, -1 for the last. With `flushes`, sums more than 20 below the sink become 0, in the
+    other blocks too. `factor` is the format of the factor; products are rounded to f16. With `to_maximum`, all f16 sums
+    of each block are scaled to the largest maximum of the block, or to a sink above it.
     """
 
     block: int
@@ -119,7 +119,7 @@ class Kernel:
 
     @property
     def least_float(self) -> float:
-        """The largest error of a float32 that is too small: below 2^-126 it becomes 0, or a multiple of 2^-149."""
+        """The largest error of a number too small for float32: below 2^-126 it becomes 0, or a multiple of 2^-149."""
         return 2.0 ** (SINGLE.least if self.fast_math else SINGLE.least - SINGLE.fraction)
 
 
@@ -234,7 +234,7 @@ def pieces_of(geometry: Geometry, tile: Tile) -> Pieces:
 
 
 def steps_of(pieces: Pieces, absent: int) -> npt.NDArray[np.intp]:
-    """The pieces as one array (pieces, longest), filled with `absent`."""
+    """The pieces as one array (pieces, longest), padded with `absent`."""
     longest = max(len(piece) for piece in pieces)
     steps = np.full((len(pieces), longest), absent, dtype=np.intp)
     for row, piece in zip(steps, pieces, strict=True):

@@ -52,7 +52,7 @@ class QRows:
 
 @dataclass(frozen=True)
 class KVMoments:
-    """K and V of one K/V head: K float32 (n_kv, hsk), exact and as the kernel has it, and moments of K and V.
+    """K and V of one K/V head: K float32 (n_kv, hsk), exact and as in the kernel, and moments of K and V.
 
     `offset_K` (n_kv, hsk/32), for kernels that work on quantised blocks: the offset of a block's unsigned integers (8
     for q4_0, the minimum for q4_1). The kernel subtracts it again, using the exact sum of Q.
@@ -121,7 +121,7 @@ class KVMoments:
 def _about_mean(rows: Floats, of: Callable[[F64], F64]) -> tuple[F64, F64, float]:
     """Moments of `of(rows)`: each channel's mean, each row's mean square about these, the mean of the squared means.
 
-    The last is corrected for sampling: by chance, the mean of n values has a mean square of 1/n of their variance.
+    The last moment is corrected for sampling: the mean of n random values has a mean square of 1/n of their variance.
     """
     parts = parts_of(len(rows))
     mean = np.sum([of(rows[part].astype(np.float64)).sum(axis=0) for part in parts], axis=0) / len(rows)

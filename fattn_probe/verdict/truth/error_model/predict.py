@@ -43,8 +43,8 @@ def predict(op: Op, tensors: Tensors, kernel: Kernel, *, most: int = MOST) -> Pr
     `tensors` are the operands' values by name (Q, K, V, mask, sinks), their `ne` reversed, as `stored_rows` gives them.
     K and V are read one head at a time, the mask by sampled queries. One float32 pass evaluates about `most` logits: if
     a case has more, evenly spaced queries represent their neighbours. If K and V have more than `MOST_VALUES` values,
-    so do evenly spaced heads. Memory: O(n_kv), one block of logits, and arrays by row. Rows that see values above
-    LARGEST have no prediction: NaN.
+    evenly spaced heads also represent their neighbours. Memory: O(n_kv), one block of logits, and arrays by row. Rows
+    that see values above LARGEST have no prediction: NaN.
     """
     number = op.sizes.n_head_kv
     if op.params.max_bias <= 0 and not op.has_sinks:  # otherwise heads differ
@@ -74,7 +74,7 @@ def predict(op: Op, tensors: Tensors, kernel: Kernel, *, most: int = MOST) -> Pr
 def predict_rows(op: Op, tensors: Tensors, kernel: Kernel, rows: I64, *, most: int = MOST) -> Prediction:
     """The expected error for some rows (sequence, query, head), as if they were the queries of one head.
 
-    Evenly spaced rows from a limited number of heads are evaluated, and represent the others.
+    Evenly spaced rows from a limited number of heads are evaluated, and represent the other rows.
     """
     pair = np.unique(rows[:, 0] * op.sizes.n_head_kv + rows[:, 2] // op.sizes.group, return_inverse=True)[1]
     number = int(pair.max()) + 1
@@ -152,7 +152,7 @@ def _beyond(values: Floats, largest: float) -> Bools:
 
 
 def _without_rows(values: Floats, rows: Indices) -> Floats:
-    """The values with zeros in some rows; the same array if there are none."""
+    """The values with zeros in some rows; the same array if no row is to be zeroed."""
     if not len(rows):
         return values
     values = values.copy()

@@ -126,7 +126,7 @@ class Prediction:
 
     @property
     def lost(self) -> str:
-        """The origin of the expected mean error: whatever loses most."""
+        """The cause of the expected mean error: the one with the largest loss; empty if no row has a prediction."""
         if not self.known.any():
             return ""
         rows = self.rows
@@ -180,7 +180,7 @@ class Prediction:
         """
         rows, heads, odds = self.rows, self.heads, self._odds
         outlier = np.sqrt(2 * odds * rows.roundings / 3) * self.half_ulp * rows.peak
-        others = np.maximum(rows.variance - rows.walk, 0.0) + rows.guess  # `walk` may be all of it, up to rounding
+        others = np.maximum(rows.variance - rows.walk, 0.0) + rows.guess  # rounding may make `walk` larger
         noise = np.sqrt(2 * odds * others) + odds / WALK * np.sqrt(rows.walk)
         bound = noise[..., None] * heads.size + (2 / 3 * odds * rows.single + outlier)[..., None] * heads.largest
         # A neighbouring row is no guide: with wide logits, one row has one dominant weight and the next row has two
@@ -213,7 +213,7 @@ class Prediction:
 def largest_unsampled_loss(rows: RowErrors) -> F64:
     """Upper bound on the loss of unsampled rows, (n_seq, 1, n_head), from the sampled ones.
 
-    A neighbour's loss tells nothing: it depends on where the sums lie between two powers of two, which varies by row.
+    A neighbouring row's loss shows nothing: it depends on where that row's sums lie between two powers of two.
     The bound is the largest loss of any row whose weights are like those of a sampled row of the head.
     """
     _, others, possible = _losses(rows)
@@ -221,7 +221,7 @@ def largest_unsampled_loss(rows: RowErrors) -> F64:
 
 
 def _most(mean: F64, odds: float) -> F64:
-    """The number of rare events, `mean` on average, exceeded with probability e^-odds (Chernoff; Bernstein)."""
+    """The number of rare events (on average `mean`) that is exceeded with probability e^-odds (Chernoff; Bernstein)."""
     number = np.arange(1, 40)
     with np.errstate(divide="ignore"):
         rare = number * (np.log(number) - 1 - np.log(mean)[..., None]) >= odds

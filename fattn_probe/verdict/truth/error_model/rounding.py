@@ -73,7 +73,7 @@ def added_error(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
 def own_error(v: Floats, mean: F64) -> OwnError:
     """`added_error` by factor, for wide increments of a factor times V (n_kv, hsv); a quantised V has few values.
 
-    Each value has the sign that makes its channel's mean positive. Ties go either way, as the sum is even or odd.
+    Each value has the sign that makes its channel's mean positive. Ties go either way, with the parity of the sum.
     """
     rows = v[:: -(-v.size // SAMPLE)] * np.copysign(1, mean)
     halves, counts = np.unique(np.clip(rows, -HALF.largest, HALF.largest).astype(np.float16), return_counts=True)
@@ -120,7 +120,7 @@ def _by_series(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
 
 
 def _near_one_number(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
-    """The same for increments so narrow that the result is the number nearest to the mean, or one of its neighbours.
+    """The error if an increment is so narrow that the result is the number nearest to the mean, or a neighbour of it.
 
     Equal increments that lie halfway between two numbers are rounded to even, so the sum stays even, and all of them
     are rounded the same way, as `rint` rounds the increment.

@@ -24,7 +24,8 @@ class Contribution:
     """The contribution of each accumulator to rows, arrays (rows, blocks, outer, warps).
 
     `maximum`: its running maximum with the kernel's offset. `share`: the sum of its weights, divided by the row sum.
-    `largest`: the largest of them. `spread`: the variance of its part of the output about V's means.
+    `largest`: its largest weight. `spread`: the variance of its part of the output about V's
+    means.
     """
 
     maximum: F64
@@ -49,7 +50,7 @@ class Sunk:
 
 
 def sunk(held: Contribution, sinking: Sinking | None, sink: F64, share: F64, kv: KVMoments) -> Sunk:
-    """The error for rows with a sink of this logit and this share of the row sum, (rows,) or (rows, blocks).
+    """The error for rows whose sink has this logit and this share of the row sum, (rows,) or (rows, blocks).
 
     A scaled sum is stored in f16 relative to the sink's share: 1 in f16 is `share` in the output.
     """

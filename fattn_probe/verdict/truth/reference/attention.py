@@ -65,7 +65,7 @@ def attention(
     `n_kv_max` bounds the finite entries of a mask row; it does not change the exact answer.
 
     A fully masked row is 0, with sinks (the sink has all the weight) and without, as on the CPU backend (`S == 0.0f ?
-    0.0f : 1.0f/S`). The CUDA kernels of every era agree if there are sinks. Without sinks they divide 0 by 0 and write
+    0.0f : 1.0f/S`). With sinks, the CUDA kernels of all releases agree. Without sinks they divide 0 by 0 and write
     NaN (llama.cpp #19098), which a verdict reports. Inputs must be finite, except -inf in the mask; a NaN or infinity
     elsewhere makes the rows that read it NaN.
 
@@ -92,7 +92,7 @@ def attention_and_lse(
     shape = check_shapes(Q, K, V, mask, sinks)
     out, lse = np.empty(shape.dst), np.empty(shape.dst[:3])
     slopes = alibi_slopes(shape.n_head, params.max_bias)
-    known: dict[tuple[int, ...], dict[tuple[int, int], Content]] = {}  # about the tiles of planes, which groups share
+    known: dict[tuple[int, ...], dict[tuple[int, int], Content]] = {}  # tiles of mask planes that groups share
 
     def work(task: tuple[int, int, list[slice]]) -> None:
         seq, kv_head, queries = task

@@ -42,7 +42,7 @@ class GroupMask:
         return self.known[at]
 
     def add_to(self, logits: F64, queries: slice, kv: slice) -> None:
-        """Add a tile, times the slopes, to logits (rows, kv); the rows are all queries of each head in turn."""
+        """Add a tile, times the slopes, to logits (rows, kv); the rows are ordered by head, then by query."""
         part = self.planes[:, queries, kv].astype(np.float64)
         if not (self.slopes == 1.0).all():
             part = part * self.slopes[:, None, None]
@@ -65,7 +65,7 @@ def _content(tile: Floats) -> Content:
 
 @dataclass
 class RowBlock:
-    """Query rows that read the same KV rows: q (rows, hsk), scaled; the rows are all queries of each head in turn."""
+    """Query rows that read the same KV rows: q (rows, hsk), scaled; the rows are ordered by head, then by query."""
 
     q: F64
     queries: slice

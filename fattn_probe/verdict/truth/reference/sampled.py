@@ -25,7 +25,7 @@ from fattn_probe.verdict.truth.reference.shapes import Rows, Shape
 
 Tensors = Mapping[str, Any]
 STEP = 2048  # KV rows at a time; with fewer, the threads that generate them wait for each other
-MANY = 8  # most edges of one kind that are sampled
+MANY = 8  # the largest number of edges of one kind that are sampled
 RNG = 77
 ROWS_AT_ONCE = 1 << 14
 
@@ -85,8 +85,8 @@ def choose_rows(
 
     In every head of every sequence: the first and the last query; those on both sides of each seam (a query where a
     tile begins); those where the mask changes its pattern; those whose last visible KV row is next to a multiple of
-    `tile`; and `random` others, different in each head. `rows` are added, such as the rows at stream-K seams, which are
-    each in one head.
+    `tile`; and `random` further queries, different in each head. `rows` are added, such as the rows at stream-K seams,
+    which are each in one head.
     """
     first, stop = visible(case.recipe.mask, case.mask_shape, np.arange(case.op.sizes.n_q))
     bends = [np.flatnonzero(np.diff(end, 2)) + 1 for end in (first, stop) if case.op.sizes.n_q > 2]

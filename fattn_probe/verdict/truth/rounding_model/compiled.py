@@ -25,7 +25,7 @@ FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trap
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The library from the cache, compiled if missing; None if that fails, or if this processor cannot run it."""
+    """The library from the cache, compiled if missing; None if compiling fails, or if this processor cannot run it."""
     machine, name = platform.machine(), "sums.so"
     flags = (*FLAGS, *(X86_V3 if machine in ("x86_64", "AMD64") else ()))
 
@@ -46,7 +46,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def half_of(x: F32 | F64) -> F32 | None:
-    """`functions.half_of` of float32 numbers; None for other types and, as below, without the library."""
+    """`functions.half_of` of float32 numbers; None for other types, and without the library."""
     if x.dtype != np.float32 or (found := library()) is None:
         return None
     x = np.asarray(x, np.float32, order="C")
@@ -82,7 +82,7 @@ def fused_sum(a: F32, b: F32, c: F32, *, half: bool) -> F32 | None:
 
 
 def matrix_sum(a: F32, b: F32, c: F32, *rule: int) -> F32 | None:
-    """c + a @ b of finite factors, added as in `tensor_core`; `rule` gives the C++ `Matrices` from `group` on."""
+    """c + a @ b of finite factors, added as in `tensor_core`; `rule`: the fields of C++ `Matrices` from `group` on."""
     if (found := library()) is None:
         return None
     *batch, M, N = c.shape

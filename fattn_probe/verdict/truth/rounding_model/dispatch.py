@@ -28,7 +28,7 @@ def model_of(
 ) -> F32 | None:
     """The output that a run's kernel should give, bit for bit; None on AMD GPUs and for a kernel without a model.
 
-    The output is (n_seq, n_q, n_head, hsv). `wanted` (n_seq, n_q, n_head) marks the rows to compute; the others are
+    The output is (n_seq, n_q, n_head, hsv). `wanted` (n_seq, n_q, n_head) marks the rows to compute; all others are
     undefined. `arch` is nvcc's number of the GPU's architecture (90); `constants` are those of the source
     (`constants_of`).
     """
@@ -42,5 +42,5 @@ def model_of(
         out = vec(operands, vec_plan_of(kernel, arch))
     else:
         out = tile(operands, tile_plan_of(kernel, arch, constants))
-    out.view(np.uint32)[np.isnan(out)] = 0x7FFFFFFF  # the NaN of a GPU's arithmetic
+    out.view(np.uint32)[np.isnan(out)] = 0x7FFFFFFF  # the NaN that a GPU's arithmetic produces
     return out

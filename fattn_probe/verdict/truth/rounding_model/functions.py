@@ -26,7 +26,7 @@ TANH_BITS = (17, 17, 17, 18, 18, 19, 19, 19, 20, 21, 20)
 
 @cache
 def _table(name: str, dtype: str) -> npt.NDArray[Any]:
-    """A table of the hardware's results; a table of first differences (`.diff32.`) is integrated."""
+    """A table of the hardware's results; a table of first differences (`.diff32.`) is summed up."""
     packed = gzip.decompress((files("fattn_probe") / "native/sim/data" / name).read_bytes())
     values = np.frombuffer(packed, dtype)
     return np.cumsum(values, dtype=np.int32) if ".diff32." in name else values
@@ -132,8 +132,8 @@ def _rounded_sum(product: F64, c: F32) -> F32:
     """product + c, rounded once.
 
     Rounding the float64 sum to float32 is wrong only where that sum is inexact and lies halfway between two float32
-    numbers, which for subnormal ones can be at any bit. There, an even sum is first moved toward the exact one, so that
-    it is no longer halfway; Knuth's two-sum gives its error.
+    numbers; for subnormal numbers, halfway can be at any bit. In these cases, a float64 sum whose last bit is 0 is
+    first moved toward the exact sum, so that it is no longer halfway. Knuth's two-sum gives its error.
     """
     total = np.asarray(product + c)
     halfway = (total.view(np.int64) & 0x1FFFFFFF == 0x10000000) | (np.abs(total) < np.finfo(np.float32).tiny)

@@ -145,7 +145,7 @@ class MmaMachine:
             state.VKQ = plan.matrix_sum(a, b, state.VKQ, half=plan.VKQ.half)
 
     def add_sink(self, state: State, sink: F32) -> None:
-        """Add up the first warp's row sums by thread, then add the sink to the total."""
+        """Add up the row sums of the first warp's threads, then add the sink to the total."""
         first = State(state.maximum[:, :1], total(state.rowsum[:, :1])[..., None], state.VKQ[:, :1])
         before = first.maximum
         first.maximum = np.fmax(before, sink[..., None, :])
@@ -168,7 +168,7 @@ class MmaMachine:
         for warp in range(self.plan.kernel.warps_per_column):
             out = functions.flushed(fma(VKQ[:, warp], scales[:, warp, None], out))
         # The row sum: each lane adds some warps, then the lanes are added pairwise. A lane's first two products are
-        # added by one multiply-add, which fuses the first. Clang also does this if the second is another lane's.
+        # added by one multiply-add, so the first is not rounded. With clang, the second may also be another lane's.
         lanes = min(self.plan.kernel.warps_per_column, self.plan.lanes // self.plan.kernel.columns)
         scale, part = (np.split(array, self.plan.kernel.warps_per_column // lanes, axis=1) for array in (scales, sums))
         found = scale[0] * part[0]

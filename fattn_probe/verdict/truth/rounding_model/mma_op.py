@@ -29,8 +29,8 @@ BATCHED = ("Q", "K", "V", "mask", "slope", "sink", "begins")
 class Batch:
     """Columns of one K/V head of one sequence that read the same KV rows, and their positions.
 
-    `rows` are the KV rows that they read, in order, -1 for masked padding; None means all rows. `queries`, `heads` and
-    `tiles` give each column's query, head and output tile.
+    `rows` are the KV rows that the columns read, in order, with -1 for masked padding; None means all rows. `queries`,
+    `heads` and `tiles` give each column's query, head and output tile.
     """
 
     sequence: int
@@ -63,7 +63,7 @@ def mma_f16(operands: KernelOperands, plan: MmaPlan, n_kv_max: int = 0, wanted: 
 def mma_machines(
     operands: KernelOperands, plan: MmaPlan, n_kv_max: int = 0, wanted: Bools | None = None
 ) -> Iterator[tuple[Sequence[Batch], Callable[[], MmaMachine]]]:
-    """Machines for the columns of an op, each built when it runs, with the batches that each computes."""
+    """The batches of an op's columns, in groups; each group has a function that builds the machine to compute it."""
     n_seq, n_head, n_q, _ = operands.Q.shape
     Q = half_of(half_of(operands.Q) * np.float32(np.float16(operands.scale)))
     operands = replace(operands, Q=Q, K=half_of(operands.K), V=half_of(operands.V))

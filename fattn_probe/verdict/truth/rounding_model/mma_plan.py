@@ -49,7 +49,7 @@ class MmaPlan(KernelPlan):
     def in_instruction(self) -> npt.NDArray[np.intp]:
         """The order in which an instruction adds products of neighbouring elements.
 
-        On RDNA4, a lane has 8 of 16 neighbours; the instruction takes 4 of each half of the lanes in turn.
+        On RDNA4, a lane holds 8 of 16 neighbours; the instruction takes 4 elements from each half of the lanes in turn.
         """
         order = np.arange(INSTRUCTION)
         return order.reshape(2, 2, 4).swapaxes(0, 1).ravel() if self.arch >= RDNA4 else order

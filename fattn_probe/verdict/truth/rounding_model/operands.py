@@ -35,7 +35,7 @@ class KernelOperands:
 
     @property
     def group(self) -> int:
-        """Query heads of a K/V head (`gqa_ratio`)."""
+        """The number of query heads per K/V head (`gqa_ratio`)."""
         return int(self.Q.shape[1] // self.K.shape[1])
 
 
@@ -72,7 +72,7 @@ def _converted(view: TensorView, inputs: Inputs) -> F32:
 
 
 def alibi_slopes(n_head: int, max_bias: float, functions: FloatFunctions) -> F32:
-    """The ALiBi slope of each head, (n_head): powers of one base up to the largest power of two, then of a second."""
+    """The ALiBi slope of each head, (n_head): powers of one base, then of a second from the largest power of two on."""
     if max_bias <= 0:
         return np.ones(n_head, np.float32)
     first = 1 << (n_head.bit_length() - 1)

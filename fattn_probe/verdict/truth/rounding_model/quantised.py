@@ -51,7 +51,7 @@ def codes_of(case: Case, inputs: dict[str, Bytes], name: str) -> Codes:
 
 
 def _unpacked(type_: str, blocks: Bytes) -> npt.NDArray[np.integer]:
-    """The codes of each block. Its bytes: scales, one high bit per code (q5), then the low four bits, two per byte."""
+    """The codes of each block, which has scales, a high bit per code (q5), then the low bits of two codes per byte."""
     if type_ == "q8_0":
         return np.ascontiguousarray(blocks[..., 2:]).view(np.int8)
     body = blocks[..., 4 if type_.endswith("_1") else 2 :]

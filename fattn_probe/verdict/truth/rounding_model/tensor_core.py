@@ -20,7 +20,7 @@ from fattn_probe.verdict.truth.rounding_model import compiled
 from fattn_probe.verdict.truth.rounding_model.functions import SIGNIFICAND, half_of, truncated
 
 NONE = -64
-"""The exponent assigned to zeros: added to any other one, it stays below -28, the smallest exponent of a product."""
+"""The exponent assigned to zeros: its sum with any other is below -28, the smallest exponent of a product."""
 LOWEST = -100
 """A lower limit on the exponents of sums, so that every power of two here is a float32."""
 
@@ -30,7 +30,7 @@ F16_LEAST, E4M3_LEAST = -14, -6
 
 @dataclass(frozen=True)
 class Fp8Rule:
-    """How FP8 products are added: `group` at once, with `extra` bits beyond 24; if negative, results too."""
+    """How FP8 products are added: `group` at once, with 24 + `extra` bits; a negative `extra` also shortens results."""
 
     group: int
     extra: int

@@ -6,7 +6,7 @@ capability 6.1) everything is float32. For the row sum, the rows of a step are d
 VKQ, to the warps in turn. All warps share the column's maximum. CUDA blocks (`gridDim.y`) take the steps in turn.
 
 If VKQ is rescaled and the first row added in one basic block, `VKQ*scale` is fused and `V*P` is rounded; with a branch
-in between, it is the reverse (build/rewrite_products.py).
+in between, `V*P` is fused and `VKQ*scale` is rounded (build/rewrite_products.py).
 """
 
 from collections import deque
@@ -41,7 +41,7 @@ class TilePlan(KernelPlan):
     """One launch.
 
     `fused`: VKQ is rescaled by the multiply-add that adds a step's first row, except in the last step of a kernel that
-    checks the end of K (kernels of one head).
+    checks for the end of K (a kernel for one head, `ncols2` = 1).
     """
 
     fused: bool
@@ -74,7 +74,7 @@ def scanned_ends(mask: F32, ncols1: int) -> Indices:
 def _loads_V_without_branch(kernel: AttentionKernel, nbatch_K: int, arch: int) -> bool:
     """Whether all threads of a block load the same number of rows of V (flash_attn_tile_load_tile).
 
-    A row is copied in pieces of 16 bytes (8 before Volta). The last ones are copied by as many lanes as the largest
+    A row is copied in pieces of 16 bytes (8 before Volta). The last pieces are copied by as many lanes as the largest
     power of two that divides the number of pieces.
     """
     nbatch_V = (nbatch_K if kernel.DV % nbatch_K == 0 else nbatch_K * 2 // 3) * kernel.nbatch_fa // kernel.DV

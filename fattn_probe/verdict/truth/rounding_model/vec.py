@@ -36,7 +36,8 @@ ROWS = 4096
 class VecPlan(KernelPlan):
     """One launch: `threads_K` lanes share a row of K, and `threads_V` lanes share a row of V.
 
-    For a K of floats, a lane takes runs of `run` neighbouring elements. AMD GPUs have Q, P, V and VKQ in f16.
+    If K is floating-point, a lane takes runs of `run` neighbouring elements. With v_dot2_f32_f16, Q, P, V and VKQ are
+    f16.
     """
 
     threads_K: int
@@ -119,7 +120,7 @@ class VecMachine:
         return np.concatenate([self.dot_of_codes(ours, codes[place][part]) for part in parts], axis=1)
 
     def dot(self, Q: F32, K: F32) -> F32:
-        """Q K for a K of floats: fused multiply-adds or dot products of two per lane, then a sum across lanes."""
+        """Q K for an unquantised K: each lane uses multiply-adds or dot products of two, then the lanes are added."""
         plan = self.plan
         Q, K = (np.moveaxis(each.reshape(len(each), -1, plan.threads_K, plan.run), 2, 3) for each in (Q, K))
         Q, K = (each.reshape(len(each), -1, plan.threads_K) for each in (Q, K))
