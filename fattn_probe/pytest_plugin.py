@@ -78,7 +78,7 @@ class ScenarioItem(pytest.Item):
 
     def repr_failure(
         self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None
-    ) -> str:  # a traceback through fattn-probe tells nothing about a kernel
+    ) -> str:  # a traceback through fattn-probe says nothing about a kernel
         """Only the reason."""
         if isinstance(excinfo.value, Wrong | LostItem | Unjudged):
             return f"{type(excinfo.value).__name__.lower()}: {excinfo.value}"

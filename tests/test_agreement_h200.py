@@ -115,16 +115,15 @@ def test_upstreams_whole_list_has_the_h200_s_bits(tmp_path):
 
 HOPPER = read_hashes(RECORDING.with_name("hopper-random.csv.gz"))
 """Hashes of 300 cases on an H100 (2026-11-25) and of 90 on an H200 (2026-11-28); llama.cpp b11549, nvcc 13.0."""
-SCRIPT = ROOT / "scripts/random-scenarios"
 # Head sizes 80 and 96, whose blocks on an SM, and so their bits, follow from ptxas's figures; 64 with q8_0; 72, and the
-# one that rescales VKQ by the multiply-add of a step's first row.
+# one that rescales VKQ by the multiply-add of a step's first row; 320 and 256 of mma, and 256 of vec.
 SOME = ("random-078", "random-048", "random-049", "random-212", "random-287", "random-242", "random-370", "random-374")
 
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
     folder = tmp_path_factory.mktemp("random")
-    subprocess.run([SCRIPT, folder, "--count", str(len(HOPPER))], check=True)
+    subprocess.run([ROOT / "scripts/random-scenarios", folder, "--count", str(len(HOPPER))], check=True)
     return {case.name: case for case in cases_of(sorted(folder.glob("*.yaml")))}
 
 

@@ -31,7 +31,7 @@ ENDING = ".document"
 
 
 def cache_dir() -> Path:
-    """The cache folder: $FATTN_PROBE_CACHE, or the platform's default; MachineError if it is a file."""
+    """The cache folder: $FATTN_PROBE_CACHE, or the platform's default; MachineError if a file has this path."""
     override = os.environ.get(VARIABLE)
     folder = Path(override).absolute() if override else platformdirs.user_cache_path("fattn-probe")
     if os.path.lexists(folder) and not is_folder(folder):
@@ -63,7 +63,7 @@ class Kind:
 def get_or_make(
     kind: Kind, key: str, make: Callable[[Path], None], fits: Callable[[Path], bool] = lambda folder: True
 ) -> Path:
-    """The folder `key` of a kind; `make(folder)` fills it if it is missing, damaged or does not fit.
+    """The folder `key` of a kind; `make(folder)` fills a new one if it is missing or damaged, or `fits` rejects it.
 
     Processes that need the same folder wait for one another. A complete folder is used without writing
     anything. The leftovers of killed processes are removed first.
@@ -144,10 +144,10 @@ class Growth:
 
 @contextmanager
 def growing(folder: Path, what: str, leave_out: Callable[[str], bool]) -> Iterator[Growth]:
-    """Let the `with` block change a folder; its changes are recorded at the end, except files that `leave_out` accepts.
+    """Let the `with` block change a folder; the changes are recorded at the end, except files that `leave_out` accepts.
 
     Damaged files are removed first, or all files if there is no record. Files that the block does not change keep their
-    records: MachineError if one of them is damaged meanwhile. After an error, the next call keeps new and unchanged
+    records: MachineError if such a file is damaged meanwhile. After an error, the next call keeps new and unchanged
     files; after a kill, only unchanged ones. The caller holds the folder's lock.
     """
     make_folder(folder.parent, "the cache")
@@ -231,7 +231,7 @@ def publish(made: Path, folder: Path) -> None:
 
 @contextmanager
 def lock_beside(folder: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold the lock of a folder in the cache; BlockingIOError if it is taken and `wait` is false."""
+    """Hold the lock of a folder in the cache; BlockingIOError if the lock is taken and `wait` is false."""
     with lock_of_file(folder.with_name(f"{folder.name}.lock"), wait=wait):
         yield
 

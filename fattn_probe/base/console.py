@@ -109,7 +109,7 @@ class Stream:
         except BrokenPipeError:
             self.discard()
             if self.name == "stdout":
-                raise BrokenPipeError from None  # without an errno: typer would exit with 1, our code for a bug
+                raise BrokenPipeError from None  # with an errno, typer would exit with 1, our code for a bug
         except (OSError, ValueError) as error:  # ValueError: the stream is closed
             self.discard()
             if self.name == "stdout":
@@ -188,7 +188,7 @@ DOCUMENTS = Documents()
 def open_streams() -> None:
     """Prepare stdin, stdout and stderr for any caller.
 
-    A closed stream is replaced, because the next file opened would get its number: stdin and stderr by /dev/null, and
+    A closed stream is replaced, because the next file opened would get that number: stdin and stderr by /dev/null, and
     stdout by a file that cannot be written. Characters that the terminal's encoding lacks are substituted.
     """
     for number, (name, flags) in enumerate((("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY))):

@@ -34,8 +34,8 @@ class Document(Generic[T]):
     """A kind of JSON document that holds a value of `type`; `what` is its name in messages, such as `a manifest`.
 
     `version` is the document's first key. Version 1 has no such key, so that an older fattn-probe that shares the
-    cache can read it. If `version` is None, the document's location implies it: the schema of the history, or the
-    path in the cache. `from_first`, if given, converts documents of version 1, so that they can still be read.
+    cache can read it. If `version` is None, the document's location implies the version: the schema of the history, or
+    the path in the cache. `from_first`, if given, converts documents of version 1, so that they can still be read.
     """
 
     what: str
@@ -193,7 +193,7 @@ def mend(file: FileIO, *, packed: bool) -> None:
 def members(data: bytes) -> Iterator[tuple[bytes, int]]:
     """The content and the compressed size of each complete member of a file; zlib.error if one is damaged.
 
-    An incomplete last member is left out. If it is the only one, that is an error: `append` writes it atomically.
+    An incomplete last member is left out. An incomplete only member is an error: `append` writes the first atomically.
     """
     view, start = memoryview(data), 0
     while start < len(data):

@@ -24,7 +24,7 @@ def extent(numbers: Collection[int]) -> str:
 
 
 def factor(value: float, digits: int = 4) -> str:
-    """A factor as text, with enough digits to tell it from 1: `0.5`, `1.00003`."""
+    """A factor as text, with enough digits to distinguish it from 1: `0.5`, `1.00003`."""
     while f"{value:.{digits}g}" == "1" and abs(value - 1) > 1e-9:
         digits += 1
     return times(value, digits)

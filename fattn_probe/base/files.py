@@ -133,7 +133,7 @@ def replacing(path: Path) -> Iterator[Path]:
         yield part
         part.replace(path)
     finally:
-        with suppress(OSError):  # the original error says more
+        with suppress(OSError):  # the original error is more informative
             part.unlink()
 
 
@@ -173,14 +173,14 @@ def is_replaceable(path: Path) -> bool:
     """Whether a new file can replace the path, and nothing but the old content is lost."""
     try:
         status = path.lstat()
-    except OSError:  # it does not exist, or is inaccessible: writing shows which
+    except OSError:  # the path does not exist or is inaccessible: writing will show which
         return True
     plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
     return plain and os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
 
 
 def make_folder(path: Path, what: str) -> None:
-    """Make a folder if it does not exist; MachineError if a file has its name, or permission is missing."""
+    """Make a folder if it does not exist; MachineError if it cannot be made, such as where a file has that name."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
@@ -208,7 +208,7 @@ def remove_tree(folder: Path) -> None:
             folder.unlink()
         return
     for path, _, _ in os.walk(folder):
-        with suppress(OSError):  # a failed deletion is silent too
+        with suppress(OSError):  # errors of the deletion are ignored too
             Path(path).chmod(0o755)
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -218,7 +218,7 @@ READ_ONLY = (EROFS, EACCES, EPERM)
 
 @contextmanager
 def lock_of_file(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold the lock of a file, which is made if it is missing; BlockingIOError if it is taken and `wait` is false.
+    """Hold the lock of a file, which is made if missing; BlockingIOError if the lock is taken and `wait` is false.
 
     The lock is on the file itself, so processes with different caches exclude one another, and the kernel releases it
     when its holder dies. The holder may replace or remove the file. If the file cannot be made for lack of permission,
@@ -298,7 +298,7 @@ def scratch_root() -> Path:
 def sweep(root: Path) -> None:
     """Remove the scratch folders in `root` whose owners have died."""
     for lock in root.glob(f"*{LOCK}"):
-        with contextlib.suppress(OSError), lock.open("rb") as held:  # its owner is alive, or another process removed it
+        with contextlib.suppress(OSError), lock.open("rb") as held:  # the owner is alive, or another process removed it
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove_tree(lock.with_suffix(""))
             lock.unlink(missing_ok=True)

@@ -16,9 +16,9 @@ Named = tuple[tuple[str, str], ...]
 class Fingerprint:
     """The code that ran, the device, and how it was judged: results with equal fingerprints are interchangeable.
 
-    `tree` is the sha256 of the source's files; `patches` are the requested patches, `needed` those without which such
-    a build does not work. `device` holds the figures of a simulated GPU, or the name of a real one. `version` is that
-    of fattn-probe, `stamp` the sha256 of its files that builds depend on, `own` the sha256 of all its files. `cases`
+    `tree` is the sha256 of the source's files; `patches` are the requested patches, `needed` the patches that such a
+    build requires. `device` holds the figures of a simulated GPU, or the name of a real one. `version` is fattn-probe's
+    version, `stamp` the sha256 of its files that builds depend on, `own` the sha256 of all its files. `cases`
     is the digest of a case, or of all cases of a run. Unknown fields are empty: a build has no device, a dry run no
     compilers.
     """

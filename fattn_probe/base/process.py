@@ -65,7 +65,7 @@ def run(
     """Run a program to its end and return its output.
 
     `env` is added to this process's environment; None removes a variable. A non-zero exit raises `failure`, or nothing
-    if `failure` is None. A missing program raises BuildError; one that cannot be started, MachineError.
+    if `failure` is None. A missing program raises BuildError; a program that cannot be started raises MachineError.
     After `timeout` seconds the whole process group is killed and TimedOutError is raised.
     """
     words = tuple(str(word) for word in argv)
@@ -126,7 +126,7 @@ def run_attached(
 
 @dataclass(frozen=True)
 class Dialogue:
-    """A running program that answers each line with a line; its stderr goes to the file `said`, messages use `name`."""
+    """A running program that answers each line with a line; its stderr goes to the file `said`. Messages use `name`."""
 
     process: subprocess.Popen[str]
     said: Path
@@ -140,7 +140,7 @@ class Dialogue:
         return self.process.poll() is None
 
     def wait(self, timeout: float) -> int:
-        """Wait for the program to exit after it has closed its output, and return its exit code; or TimedOutError."""
+        """Wait for the exit of a program that has closed its output; returns its exit code, or raises TimedOutError."""
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:

@@ -123,7 +123,7 @@ class Workers(Generic[Task, Answer]):
     ) -> Generator[list[tuple[Task, Answer | Died]]]:
         """Yield lists of the answers that have arrived.
 
-        A message on `news` ends the wait too, perhaps with an empty list, because there may be new tasks.
+        A message on `news` also ends the wait, because there may be new tasks; the list may then be empty.
         """
         source, over = iter(tasks), False
         most = min(self.number, max(1, len(tasks))) if isinstance(tasks, Sized) else self.number
@@ -170,7 +170,7 @@ class Workers(Generic[Task, Answer]):
                 worker = _Worker(process, ours)
                 self._workers.append(worker)
         worker.task, worker.deaths = task, deaths
-        with suppress(ConnectionError):  # it has died: `_heard` will read the end of its pipe
+        with suppress(ConnectionError):  # the worker has died: `_heard` will read the end of its pipe
             worker.connection.send(task)
 
     def _heard(self, worker: _Worker[Task], sharing: int) -> Iterator[tuple[Task, Answer | Died]]:
@@ -292,7 +292,7 @@ def _reply(function: Callable[[Any], Any], task: object) -> bytes:
 def _end_in_time(connection: int, signals: int) -> None:
     """Wait for the parent's exit or for a signal; then stop this worker, and later kill it and its programs."""
     waiting = select.poll()
-    waiting.register(connection, 0)  # only to notice that it closes: the main thread reads it
+    waiting.register(connection, 0)  # only to detect when it closes: the main thread reads from it
     waiting.register(signals, select.POLLIN)
     waiting.poll()
     os.kill(os.getpid(), signal.SIGTERM)

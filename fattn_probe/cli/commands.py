@@ -130,7 +130,7 @@ class Single(Helped, TyperCommand):
         words = "\0".join(("", *args, ""))
         try:
             rest = super().parse_args(ctx, args)
-        except Exception as error:  # click's parser leaves out the command
+        except Exception as error:  # click's parser raises errors that do not name the command
             vars(error)["ctx"] = getattr(error, "ctx", None) or ctx
             raise
         for param in self.get_params(ctx):
@@ -190,7 +190,7 @@ class LazyCommand(Single):
     def make_context(self, *args: Any, **rest: Any) -> Any:  # noqa: ANN401
         """The context in which click runs the command itself, shows its help, or completes its words."""
         loaded = self.loaded
-        if not gc.isenabled():  # `main` turned it off; imported modules stay, so it need not scan them
+        if not gc.isenabled():  # `main` turned garbage collection off; modules stay loaded, so skip them
             gc.freeze()
             gc.enable()
         return loaded.make_context(*args, **rest)

@@ -46,7 +46,7 @@ def folded(name: str) -> str:
 
 
 def entry_of(term: str) -> Entry:
-    """The entry for a word, or else the one whose meaning contains the name; InputError with the nearest words."""
+    """The entry for a word, or else the entry whose meaning contains it; InputError with the nearest words."""
     every = [(name, entry) for entry in entries() for name in entry.names]
     found = {folded(name): entry for name, entry in [*reversed(every), *((one.word, one) for one in entries())]}
     if entry := found.get(folded(term)):

@@ -138,7 +138,7 @@ def run_options(
     repeat: int = 1,
     models: bool = False,
 ) -> RunOptions:
-    """The options of a session; a build given by `--build` comes with its own source."""
+    """The options of a session; a build given with `--build` also determines the source."""
     flavour, made = flavour_of(build), open_build(build.folder) if build.folder else None
     if made and (other := lacking(made.manifest, build)):
         has = f"a {made.manifest.fingerprint.flavour} build of {made.manifest.source}"
@@ -267,6 +267,6 @@ def number_of(work: Work) -> int:
 
 
 def require_matplotlib() -> None:
-    """Raise MachineError if matplotlib is missing; it is optional, as it would be a third of an installation."""
+    """Raise MachineError if matplotlib is missing; it is optional, because it would be a third of an installation."""
     if find_spec("matplotlib") is None:
         raise MachineError("--plot needs matplotlib: pip install 'fattn-probe[plot]'")

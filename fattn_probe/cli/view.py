@@ -36,7 +36,7 @@ def view(
     against: Annotated[
         str,
         typer.Option(
-            help="A llama.cpp to show beside it, as in --source; default for a patched or changed source: its base.",
+            help="A second llama.cpp to show, as in --source; default for a patched or changed source: its base.",
             metavar="SOURCE",
         ),
     ] = "",

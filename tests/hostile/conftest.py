@@ -21,8 +21,6 @@ WAITING = 60
 """Total seconds; generous, because the machine may be busy."""
 MEMORY = 1 << 30
 """Bytes above the process's size at the start of a command."""
-REFUSED = (2, 3, 4)
-"""Exit codes: the user's input, the user's machine, lost."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Stroke:
-    """Straight lines through points, or a dot at a single one; `title` is its tooltip, or its name in a legend."""
+    """Straight lines through points, or a dot at a single point; `title` is its tooltip, or its name in a legend."""
 
     points: tuple[tuple[float, float], ...]
     look: Look

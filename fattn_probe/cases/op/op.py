@@ -271,7 +271,7 @@ def default_scale(hsk: int) -> float:
 
 
 def float32(value: float) -> float:
-    """The nearest float32, rounded as in NumPy, but without its import, which takes 0.1 s."""
+    """The nearest float32, rounded as in NumPy, but without importing NumPy, which takes 0.1 s."""
     return array("f", (value,))[0]
 
 

@@ -174,7 +174,7 @@ def read_cases(file: Path) -> list[Case]:
 
 
 def cases_like(path: Path) -> dict[str, Path]:
-    """Candidates by name, as `FILE/CASE`: all cases of FILE for `FILE/NAME`, else the shipped cases it may mean."""
+    """Candidates by name, as `FILE/CASE`: all cases of FILE for `FILE/NAME`, else the similar shipped cases."""
     if path.parent.is_file():
         return {f"{path.parent}/{case.name}": path.parent / case.name for case in read_cases(path.parent)}
     files = (*shipped.files("scenario"), *sorted(shipped.folder("suite").glob("*/*.yaml")))
@@ -220,7 +220,7 @@ def cases_of(paths: Sequence[Path]) -> list[Case]:
 
 
 def told_apart(cases: Sequence[Case]) -> list[Case]:
-    """The cases; the names of recordings with equal file names, as for two models, get their folder as a prefix."""
+    """The cases; recordings with equal file names, such as of two models, get their folder as a prefix of the name."""
     files = {case.source.path for case in cases if isinstance(case.source, Recording)}
     times = Counter(path.stem for path in files)
     return [

@@ -184,7 +184,7 @@ def _checked(settings: dict[str, Any], variation: Variation, *, refuse: bool) ->
 
 
 def _place(key: Key, case: Variation) -> Key:
-    """The key in the file that sets a value: if a variation sets it, its key in the matrix."""
+    """The key in the file that sets a value; for a value from a variation, the key in the matrix."""
     for dotted, place in case.places.items():
         parts = tuple(dotted.split("."))
         if key[: len(parts)] == parts:

@@ -65,7 +65,7 @@ class Normals(Protocol):
 
 
 def stream(seed: int, number: int, counter: tuple[int, int] = (0, 0), *, steps: int = 0) -> np.random.Generator:
-    """The random stream for (seed, tensor number, two counters): the same on every machine, independent of the others.
+    """The random stream for (seed, tensor number, two counters): the same on every machine; streams are independent.
 
     It skips the first `steps` steps of Philox, each of which yields FLOATS_A_STEP uniform float32 values.
     """
@@ -77,8 +77,8 @@ def stream(seed: int, number: int, counter: tuple[int, int] = (0, 0), *, steps: 
 class Window:
     """Part of each run of `length` uniform numbers, generated without the numbers before it.
 
-    `run` is the next run; the part begins at number `first` of the run. A number is the upper 24 of 32 bits, the same
-    as from Generator.random, but faster.
+    `run` is the next run; the part begins at number `first` of the run. A number is the upper 24 of 32 bits: the same
+    value as from Generator.random, but generated faster.
     """
 
     seed: int
@@ -223,7 +223,7 @@ def _rows(mask: AnyMask, shape: MaskShape, sequence: int, queries: I64, level: i
             hidden = owner != own[:, None]
             if mask.causal:
                 mine = (owner == s for s in range(mask.count))
-                left = np.stack([np.cumsum(rows[::-1])[::-1] - rows for rows in mine])  # own rows still to come
+                left = np.stack([np.cumsum(rows[::-1])[::-1] - rows for rows in mine])  # own rows that follow
                 hidden |= left[own] < (np.searchsorted(everyone, own, "right") - 1 - queries)[:, None]
         case Blocks():
             grid = (-(-shape.n_q // mask.q), -(-shape.n_kv // mask.kv))
@@ -270,8 +270,8 @@ def _sparse(mask: Sparse, shape: MaskShape, sequence: int, queries: I64, level: 
 def mask_rows_read(case: Case, sequence: I64, query: I64) -> tuple[I64, I64]:
     """For each sequence and query (arrays), the sequence and the query whose mask row is read.
 
-    They are the same, unless the mask repeats. Then row r of a period of n rows has the mask of query r * n_q / n of
-    the first sequence, so that a period is an evenly spaced sample of the whole mask.
+    Without repetition, these are the given ones. Else row r of a period of n rows has the mask of query r * n_q / n
+    of the first sequence, so that a period is an evenly spaced sample of the whole mask.
     """
     root, view = case.op.roots["mask"], case.op.tensors["mask"]
     if root.period is None:

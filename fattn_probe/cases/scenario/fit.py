@@ -219,7 +219,7 @@ def outliers(kurtosis: float, far: float) -> tuple[float, float]:
     """The share p and size s of outliers that give this kurtosis and about this share of elements far from the mean.
 
     N(0, 1), plus N(0, s^2) for a share p, has variance 1 + p s^2 and fourth moment 3 (1 + 2 p s^2 + p s^4). For each
-    p < 3/kurtosis, this gives an s; p is chosen by the tails.
+    p < 3/kurtosis, this gives an s; p is chosen to match the share of far elements.
     """
     found = [(share, size_of_outliers(kurtosis, share)) for share in SHARES if 3 / kurtosis > share]
     return min(found, key=lambda pair: abs(math.log((far_share(*pair) + 1e-9) / (far + 1e-9))))

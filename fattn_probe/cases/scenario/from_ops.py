@@ -89,9 +89,9 @@ def from_ops(text: str, *, separate_V: bool = False) -> Scenario:
 
     As in test_flash_attn_ext::build_graph, K and V are views into an allocation that is twice as large in dimension 1
     of memory, and sizes are padded to whole blocks. The old form of names does not say whether V is a view of K: for
-    576/512 it became one between releases 0.2.8 and 0.2.12 of xllamacpp, and `separate_V` selects the behaviour before
-    that. Omitted parameters have upstream's defaults, see `defaults_in`. Values have the same distributions, but come
-    from a different generator, because upstream's generator has no seed.
+    576/512 it became a view between releases 0.2.8 and 0.2.12 of xllamacpp; `separate_V` selects the earlier behaviour.
+    Omitted parameters have upstream's defaults (see `defaults_in`). Values have the same distributions, but come from a
+    different generator, because upstream's generator has no seed.
     """
     case = parse_ops(text, separate_V=separate_V)
     blocks = ((case.hsk, block_size(case.type_K)), (case.hsv, block_size(case.type_V)))

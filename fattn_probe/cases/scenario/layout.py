@@ -53,7 +53,7 @@ class ViewOfK(Spec):
 
 
 class MaskLayout(Spec):
-    """Padding of the mask, which ggml requires to be contiguous: columns, and rows of -inf after the queries' rows."""
+    """Padding of the mask: extra columns, and rows of -inf after the queries' rows. ggml needs a contiguous mask."""
 
     columns: int | None = Field(default=None, ge=1, lt=MOST)
     """Entries in a row; default: n_kv. Entries after K's rows are 0, so the mask scan treats them as visible."""

@@ -41,7 +41,7 @@ def names(kind: Kind) -> list[str]:
 def find(kind: Kind, word: str | Path, others: Callable[[Path], Mapping[str, Path]] = lambda path: {}) -> Path:
     """The file or folder at the path `word`, or the shipped file or folder of that name, or one of `others`.
 
-    Raises InputError with the nearest names if there is none. A word with a suffix other than .yaml is a path.
+    InputError with the nearest names if nothing is found. A word with a suffix other than .yaml is a path.
     """
     if word == "":  # perhaps an unset variable; Path would read it as the current folder
         raise InputError(f"the name is empty: name a shipped {kind}, or a path")
@@ -62,13 +62,13 @@ def find(kind: Kind, word: str | Path, others: Callable[[Path], Mapping[str, Pat
 
 
 def page(name: str) -> Path:
-    """A page of the documentation, such as `guide/tour.md`: relative to the current folder if it lies below."""
+    """A page of the documentation, such as `guide/tour.md`: relative to the current folder if the page is inside."""
     path = (Path(__file__).parent / "docs" / name).resolve()
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def unknown(kind: Kind, word: str, name: str, known: Sequence[str]) -> InputError:
-    """The error for an unknown name, with the most similar of the `known` names, or else all, or how to list them."""
+    """The error for an unknown name: it shows the most similar of the `known` names, or all, or how to list them."""
     last = {shipped.rpartition("/")[2]: shipped for shipped in known}
     near = last.get(name) or next(iter(difflib.get_close_matches(name, [*known, *last], n=1)), "")
     every = f"there are: {', '.join(known)}" if len(known) <= MOST_NAMED else f"`fattn-probe {kind} list` lists them"

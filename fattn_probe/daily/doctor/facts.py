@@ -44,7 +44,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """The facts that `probe` found: `tools` by name, `headers` and `packages` by PyPI name; absent ones are omitted."""
+    """The facts that `probe` found: `tools` by name, `headers` and `packages` by PyPI name, if present."""
 
     system: str
     machine: str
@@ -139,7 +139,7 @@ def find_tool(name: str) -> Tool | None:
 
 
 def headers_here() -> dict[str, str]:
-    """The CUDA headers that builds use; if builds cannot use any, those of the installed wheels."""
+    """The CUDA headers that builds use; if builds cannot use any, the headers of the installed wheels."""
     headers, wheels = find_headers(), wheel_root()
     root = headers.include.parent if headers else wheels
     return {wheel: str(path) for wheel, path in present(root).items()} if root else {}

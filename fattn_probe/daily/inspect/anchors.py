@@ -20,8 +20,8 @@ COMMENT = re.compile(r"\s*(//.*|[{}]\s*)?$")
 class Anchor:
     """A line that matches `pattern` in `file` of ggml-cuda/.
 
-    `every` takes all matching lines, not only the first. `after` starts the search after another anchor's line.
-    `skip_comment` takes the first line of code at or after the match. `facts` names the facts that are lost if no line
+    `every`: all matching lines, not only the first. `after`: the search starts after another anchor's line.
+    `skip_comment`: the first line of code at or after the match. `facts` names the facts that are lost if no line
     matches.
     """
 

@@ -209,7 +209,7 @@ class Tiling:
         )
 
     def _split_kv(self, record: Raw) -> TileWork:
-        """A block of a vec or tile kernel: block y takes every `gridDim.y`-th KV step of its tile, from step y."""
+        """A block of a vec or tile kernel: block y does every `gridDim.y`-th KV step of its tile, from step y."""
         x, y, _ = record["blockIdx"]
         z_KV, within = divmod(record[self.family.head_name], self.gqa_ratio)
         rows = record[self.family.step_name]  # KV rows of a step

@@ -78,7 +78,7 @@ def _stops(watched: WatchResult) -> Iterator[RenderableType]:
 
 
 def pair(done: Sequence[Examined]) -> tuple[Facts, Facts] | None:
-    """The two sets of facts to show side by side; None unless there are exactly two, without extras."""
+    """The two sets of facts to show side by side; None unless there are exactly two inspections, without extras."""
     extras = [bool(item.tensors or item.watched or item.trace or item.nan_searched) for item in done]
     found = [item.facts for item, extra in zip(done, extras, strict=True) if item.facts and not extra]
     return (found[0], found[1]) if len(done) == len(found) == 2 else None

@@ -112,7 +112,7 @@ def _holes(
             yield CoverageFinding("gap", f"no block does the tile of {spell(tile)}", tile, (start, stop))
         elif who is not None:
             first, cause, around = index_of(tile, grid) * grid.iter_k, "", tuple[int, ...]()
-            for a, b in pairwise(blocks):  # a gap between the shares of neighbouring stream-K blocks names these
+            for a, b in pairwise(blocks):  # for a gap between neighbouring stream-K blocks' shares, name both blocks
                 if a.kbc_stop is not None and b.kbc is not None and a.kbc_stop <= first + start < first + stop <= b.kbc:
                     cause, around = f"{_meeting(a, b)}: ", (a.block, b.block)
                     break
@@ -154,7 +154,7 @@ def _seams(blocks: Sequence[BlockWork], grid: Grid, holes: Sequence[CoverageFind
 
 
 def _shares(blocks: Sequence[BlockWork], grid: Grid) -> Iterator[CoverageFinding]:
-    """Find blocks whose tiles differ from their share, which their `kbc` and `kbc_stop` or their index determine."""
+    """Find blocks whose tiles differ from the share that their `kbc` and `kbc_stop`, or their index, determine."""
     limits, turns = limits_of(tuple(blocks)), parallel_blocks_of(tuple(blocks))
     for block in blocks:
         expected = share_of(block, grid, turns, limits)

@@ -94,7 +94,7 @@ class WatchResult:
 
     @property
     def never_read(self) -> Mapping[str, tuple[Watched, BreakRefusal]]:
-        """Expressions that had no value at any stop, with their first stop and its refusal."""
+        """Expressions that had no value at any stop, each with its first stop and the refusal there."""
         read = {text for stop in self.stops for text, value in stop.values.items() if value is not None}
         first = {text: (stop, why) for stop in reversed(self.stops) for text, why in stop.refusals.items()}
         return {text: found for text, found in first.items() if text not in read}
@@ -201,7 +201,7 @@ class Examiner:
     inspector: Inspector
     extras: Extras
     step: Step = quiet
-    """A callback that gets the current step in words."""
+    """A callback that receives the current step in words."""
 
     def examine_all(self, work: Work) -> Iterator[Examined]:
         """Examine each case on its targets."""

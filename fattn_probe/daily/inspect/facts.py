@@ -112,7 +112,7 @@ class Facts:
 
     @property
     def occupancy(self) -> Origin:
-        """The origin of the launch's `max_blocks_per_sm`: that of the chosen kernel."""
+        """The origin of the launch's `max_blocks_per_sm`, from the chosen kernel."""
         chosen = self.choice.kernel if self.choice else ""
         return next((launch.origin for launch in self.kernels if launch.kernel == chosen), UNKNOWN)
 

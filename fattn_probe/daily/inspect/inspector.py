@@ -38,7 +38,7 @@ SUPPORT = "get_best_fattn_kernel"
 READ_OP = "fattn_probe.daily.inspect.procedures.op:read_op"
 DEBUGGERS = {"sim": "gdb", "cuda": "cuda-gdb"}
 Read = tuple[Facts | Ended, tuple[Decision, ...]]
-"""The result of one run, and the decisions of its dispatch, including those of a run without a kernel launch."""
+"""The result of one run, and the decisions of its dispatch, which exist even if no kernel was launched."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class InspectOptions:
 class Inspection:
     """The inspection of a case on a target: its facts, or how the program ended before the kernel launch.
 
-    `name` is that of a scenario's or upstream's case; `reasons` are sentences on why this kernel was chosen.
+    `name` is the name of a scenario's or upstream's case; `reasons` are sentences on why this kernel was chosen.
     """
 
     name: str
@@ -127,7 +127,7 @@ class Inspector:
         return Inspection(started.name, str(target), result, time.monotonic() - began, reasons)
 
     def procedure(self, procedure: str, plan: Document, folder: Path, target: Target) -> Document | Ended:
-        """Run another procedure on the program of an inspected case; adds what all procedures need to `plan`."""
+        """Run another procedure on the program of an inspected case; adds to `plan` what all procedures need."""
         build = self.session.build_for(target, RUNNER)
         env = self.session.env(target) | {LAUNCHES_ENV: str(folder / "launches")}
         started = Started("", RUNNER, self.words(target), folder)

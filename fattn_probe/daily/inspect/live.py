@@ -93,7 +93,7 @@ def plan_of(inspector: Inspector, facts: Facts, target: Target, at: TracePlace) 
     lines = overlay_lines(build.folder / "overlay" / CUDA / family.file) if family else []
     steps = [f"{family.file}:{line}" for line in matching(lines, STEP)] if family else []
     tree = inspector.session.options.tree
-    original: list[str] = []  # the simulator's rewritten lines have the numbers of the original ones
+    original: list[str] = []  # lines rewritten for the simulator keep their original numbers
     if simulated and tree is not None and not inspector.session.options.patches:
         original = [f"set substitute-path overlay/{CUDA} {tree.root / CUDA}"]
     return {

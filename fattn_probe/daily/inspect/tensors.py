@@ -96,7 +96,7 @@ def read_tensors(
     wanted: Sequence[Slice] = (),
     captures: Path | None = None,
 ) -> TensorReading | Ended:
-    """Run the whole op and read its operands and dst; writes a capture of these to the folder `captures`, if given."""
+    """Run the whole op and read its operands and dst; if `captures` is given, writes a capture to that folder."""
     roles = ["dst", *case.op.tensors]
     if absent := [item for item in wanted if item.name not in roles]:
         raise InputError(f"--values {absent[0].text}: {case.name} has no {absent[0].name}; it has {', '.join(roles)}")

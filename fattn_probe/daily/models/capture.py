@@ -64,8 +64,8 @@ class LaunchLog:
 class Recorder:
     """Replies to fattn-capture; writes the chosen ops to a folder, and their bytes to the shared `blocks`.
 
-    `raw` has the bytes of the op being recorded, `launches` the model's launches. `kept` takes the capture with the
-    model's own output, and returns the one to write.
+    `raw` has the bytes of the op being recorded, `launches` the model's launches. `kept` receives the capture with the
+    model's own output, and returns the capture to write.
     """
 
     request: Request
@@ -191,7 +191,7 @@ class ModelCapture:
         return CAPTURE if self.model_on.engine == "cpu" else DEVICE_CAPTURE
 
     def completed(self, folder: Path, architecture: str, on_device: OnDevice) -> Index:
-        """Run the program, and compile the function it lacks, until no function is missing.
+        """Run the program; while it lacks a function, compile this and run it again.
 
         On the CPU, the program is limited to the machine's memory; a CUDA driver reserves more than that.
         """
@@ -211,7 +211,7 @@ class ModelCapture:
     def attempt(
         self, argv: list[str], env: Mapping[str, str], folder: Path, architecture: str, blocks: QuantBlocks
     ) -> Missing | Index:
-        """Run the program once; its files are in a folder."""
+        """Run the program once; its files are in `folder`."""
         launches = LaunchLog(folder / "launches", *self.session.kernel_words)
         launches.path.unlink(missing_ok=True)
         model, seed = self.request.model.name, self.request.prompt.seed

@@ -140,7 +140,7 @@ def architecture_of(model: Path) -> str:
     if not isinstance(found, str):
         raise InputError(f"{model}: not a model: it has no key {KEY}")
     if found == ARCHITECTURE:
-        raise InputError(f"{model}: not a model, but a recorded op of fattn-probe, which `compare` and `inspect` take")
+        raise InputError(f"{model}: not a model, but a recorded op of fattn-probe, which `compare` and `inspect` read")
     return found
 
 
@@ -181,7 +181,7 @@ def known_architecture(session: Session, model: Path) -> str:
     """The architecture of a model; raises InputError if the session's tree does not know it."""
     tree = session.options.tree
     if tree is None:
-        raise InputError("a source is needed to build libllama from")
+        raise InputError("building libllama needs a source")
     architecture = architecture_of(model)
     check_architecture(tree, model, architecture)
     return architecture
@@ -248,7 +248,7 @@ def converse(argv: Sequence[str], env: Mapping[str, str], timeout: float, answer
 
 
 def missing_or_error(done: Completed, model: str) -> Missing | None:
-    """Return the function that a program lacked, or None if it succeeded; raises its error otherwise."""
+    """Return the function that a program lacked, or None if it succeeded; raises the program's error otherwise."""
     ending = parse_ending(done)
     if ending is None or isinstance(ending, Missing):
         return ending

@@ -76,7 +76,7 @@ class Range:
 class Weights:
     """P for some queries of a head: counts of positive elements, and of those that are subnormal or zero in f16.
 
-    `largest_sum` is the largest sum of P |V|; infinity stands for NaN too.
+    `largest_sum` is the largest sum of P |V|; infinity also stands for NaN.
     """
 
     positive: int
@@ -138,7 +138,7 @@ def bins_of(values: F64) -> tuple[int, ...]:
 
 
 def statistics_of(op: Op, inputs: Mapping[str, Bytes]) -> OpStatistics:
-    """The statistics of an op with the bytes of its operands; from all queries and KV rows."""
+    """The statistics of an op with the bytes of its operands, over all queries and KV rows."""
     values, sizes = operand_values(op, inputs), op.sizes
     slopes = alibi_slopes(sizes.n_head, op.params.max_bias)
     heads = []
@@ -174,7 +174,7 @@ def head_statistics(op: Op, values: Mapping[str, object], at: tuple[int, int], b
             here = slice(first, first + rows)
             logit = logits_of(Q[here] @ K.T, op.params, None if bias is None else bias[here])
             largest = np.maximum(logit.max(axis=1), sink)
-            largest = np.where(np.isfinite(largest), largest, 0.0)  # rows that see nothing have P = 0
+            largest = np.where(np.isfinite(largest), largest, 0.0)  # in fully masked rows, P = 0
             P = np.exp(logit - largest[:, None])
             logits.append(Range.of(logit))
             sums.append(Range.of(P.sum(axis=1) + np.exp(sink - largest)))

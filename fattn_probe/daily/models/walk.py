@@ -43,7 +43,7 @@ ELSEWHERE = frozenset({ATTENTION, *PRODUCTS, "OUT_PROD"})
 """Ops not run here: `capture` replays attention; matrix products need cuBLAS, and minutes to compile."""
 CUBLAS = re.compile(r"\bcublas\w+\(")
 DISPATCH = re.compile(r"^static bool ggml_cuda_compute_forward\(.*?^\}", re.MULTILINE | re.DOTALL)
-# `case GGML_OP_ADD: case GGML_OP_ADD1: ggml_cuda_op_add(ctx, dst);`; a case with a nested switch gives its first call
+# `case GGML_OP_ADD: case GGML_OP_ADD1: ggml_cuda_op_add(ctx, dst);`; a case with a nested switch yields its first call
 CASE = re.compile(r"(?P<cases>(?:case\s+GGML_OP_\w+:[^\n]*\s+)+)(?P<body>[^;]*?)\b(?P<function>ggml_cuda_\w+)\(")
 OP = re.compile(r"GGML_OP_(\w+)")
 
@@ -110,9 +110,9 @@ class Node:
     """A tensor of a graph, in the order of computation.
 
     `step` is the evaluation, `part` the part of it, `index` the position in the graph. `nan`, `inf` (of both signs) and
-    `largest` (finite magnitude) describe the model's own output, on the CPU; `inputs_nan` and `inputs_inf` its inputs
-    when the op ran. `on` has the result on each target ("sim:h200"): the difference, or a fault in the op's kernel or
-    an error of ggml if it stopped; None if the target does not run this op.
+    `largest` (finite magnitude) describe the model's own output, on the CPU; `inputs_nan` and `inputs_inf` count those
+    in its inputs when the op ran. `on` has the result on each target ("sim:h200"): the difference; if the op stopped,
+    the fault in its kernel or ggml's message; None if the target does not run this op.
     """
 
     step: int

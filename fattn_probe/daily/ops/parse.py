@@ -149,8 +149,8 @@ class OpsReport:
     """The results of a run in order of completion; `stopped` is the reason if the program ended early.
 
     `timed_out`: the overall timeout stopped the program. `backends` are all backends that the program lists;
-    `description` belongs to the one it ran on. `crashes` are the reasons for crashes, after each of which the program
-    was restarted. `missing` is the mangled name of a function that the build lacks, `finding` the report of the
+    `description` belongs to the backend that ran. `crashes` are the reasons for crashes, after each of which the
+    program was restarted. `missing` is the mangled name of a function that the build lacks, `finding` the report of the
     simulator's checker. `tail` has the last lines of output if the run stopped early.
     """
 
@@ -199,8 +199,8 @@ class OpsReport:
 class Transcript:
     """The report of a run so far; with -j, a failure's message may appear on the line of another case.
 
-    `fatal` is the first line since the last result that gives a reason to stop: ggml then starts gdb, whose stack trace
-    can be longer than the tail.
+    `fatal` is the first line after the last result with a reason to stop: ggml then starts gdb, whose stack trace can
+    be longer than the tail.
     """
 
     report: OpsReport

@@ -156,9 +156,9 @@ def run_ops(
 
     Test mode prints a case only when it has finished, so a `support` run lists the cases first. The list gives their
     number and, after a crash, the case that was in progress; a restarted program runs the remaining cases. `complete`
-    takes the symbol of a function missing from the build and returns a program that has it; without `complete`, such a
-    run stops. `prepare` takes the supported cases before the first one runs, and returns the program to run.
-    `on_result` gets each result with the number of cases (0 if unknown).
+    receives the symbol of a function missing from the build and returns a program that has it; without `complete`, such
+    a run stops. `prepare` receives the supported cases before the first case runs, and returns the program. `on_result`
+    receives each result with the number of cases (0 if unknown).
     """
     environment = dict(env)
     options = ask_options(program, environment)
@@ -227,7 +227,7 @@ class Rounds:
                 return self._merged(report.stopped)
             if not self.left():
                 return self._merged("")
-            # With several workers it is unknown which case killed the program; a run with a single worker shows it.
+            # With several workers it is unknown which case killed the program; a run with a single worker shows which.
             alone = report.stopped and not report.missing and workers > 1
             workers = 1 if alone else self.workers
 
@@ -328,7 +328,7 @@ def run_ops_on(
 
 
 def prepared(session: Session, target: Target, lines: Sequence[str]) -> Path:
-    """The program, built with the kernels that these upstream cases need, where these are known."""
+    """The program, built with the kernels that these upstream cases need, if the kernels are known."""
     if session.options.tree is not None:
         cases = cases_of(lines, session.options.tree.root)
         prepare(session, [(case, [target]) for case in cases], TEST_BACKEND_OPS)

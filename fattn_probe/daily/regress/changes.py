@@ -14,7 +14,7 @@ from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.verdict.judge.support import LOST
 
 LEAST = 0.03  # the smallest step, as a fraction of a level
-SMALLEST = 3  # runs in a level at least, so that a single slow run is not a step
+SMALLEST = 3  # the fewest runs in a level, so that a single slow run is not a step
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Level:
 def levels(values: Sequence[float]) -> list[Level]:
     """Find the levels of a series by dynamic programming over their starts (as asv's step detection does).
 
-    A new level must lower the sum of distances from the levels' medians by at least 4 log(n) times the typical noise,
-    which is the median difference between neighbours.
+    A new level must lower the sum of all values' distances from their level's median by at least 4 log(n) times the
+    typical noise, which is the median difference between neighbouring values.
     """
     y = np.asarray(values, np.float64)
     n = len(y)
@@ -46,7 +46,7 @@ def levels(values: Sequence[float]) -> list[Level]:
         for stop, value in enumerate(y[start:].tolist(), start + 1):
             bisect.insort(ordered, value)
             half = len(ordered) // 2
-            distance = sum(ordered[-half:]) - sum(ordered[:half]) if half else 0.0  # of y[start:stop] from its median
+            distance = sum(ordered[-half:]) - sum(ordered[:half]) if half else 0.0  # sum of |y[start:stop] - median|
             cost = best[start] + distance + penalty * noise
             if (stop - start >= SMALLEST or start == 0) and cost < best[stop]:
                 best[stop], begins[stop] = cost, start
@@ -66,12 +66,12 @@ def _level(y: F64, start: int, stop: int) -> Level:
 def last_step(values: Sequence[float]) -> tuple[Level, Level] | None:
     """The last two levels of a series; None if there is only one.
 
-    Levels count as one unless they differ by more than LEAST (relative) and three times the noise: slow series are
-    noisier, and would otherwise have more levels.
+    The last two levels are merged unless they differ by more than LEAST (relative) and by more than three times their
+    noise. Otherwise slow series, which are noisier, would have more levels.
     """
     y = np.asarray(values, np.float64)
     if len(y) == 0 or y.max() - y.min() <= LEAST * y.min():
-        return None  # all values, and so all levels, are within LEAST
+        return None  # all values, and so all levels, are within LEAST of each other
     found = levels(values)
     while len(found) > 1:
         before, after = found[-2:]
@@ -208,7 +208,7 @@ def base_changes(after: Mapping[str, Result]) -> Iterator[Change]:
 def time_changes(cells: Sequence[Cell], after: Mapping[str, Result]) -> Iterator[Change]:
     """The changes between the last two levels of each case's times.
 
-    `cells` are from all runs of a line, oldest first, including the last. Times of different ops are not compared.
+    `cells` are from all runs of a line, oldest first, including the last run. Times of different ops are not compared.
     """
     times: dict[tuple[str, str], list[float]] = {}
     for cell in cells:

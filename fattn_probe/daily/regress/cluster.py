@@ -30,13 +30,13 @@ CONNECT_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster, given by its scheduler's address, such as `tcp://node1:8786`; `patience` is in seconds."""
+    """A cluster, given by its scheduler's address, such as `tcp://node1:8786`; waits `patience` seconds for it."""
 
     address: str
     patience: float = CONNECT_SECONDS
 
     def ask(self, job: Job, question: Callable[[Session, Target], T]) -> T:
-        """Put a question to a worker that can run the job's cases; raises LostError if no answer comes."""
+        """Ask a worker that can run the job's cases; raises LostError if no answer comes."""
         with self._client(job) as client:
             future = client.submit(_answer, _packed(job), question, resources=_needs(job), pure=False)
             try:
@@ -79,7 +79,7 @@ class Cluster:
 
     @contextmanager
     def _client(self, job: Job) -> Generator[Any]:
-        """Connect to the cluster; raises InputError if there is none, or no worker that can run the job's cases."""
+        """Connect to the cluster; raises InputError without a scheduler or a worker that can run the job's cases."""
         try:
             client = _dask().Client(self.address, timeout=self.patience)
         except (OSError, ValueError) as error:
@@ -114,7 +114,7 @@ def _can(worker: dict[str, Any], needs: dict[str, int] | None) -> bool:
 
 
 def _packed(job: Job) -> bytes:
-    """Serialise the job, which is the key of a worker's cached session; without builds, which each worker has."""
+    """Serialise a job without its builds, since each worker has its own; the bytes also identify cached sessions."""
     import cloudpickle
 
     packed: bytes = cloudpickle.dumps(replace(job, target=picklable(job.target), builds={}))

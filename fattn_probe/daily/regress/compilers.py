@@ -36,16 +36,16 @@ from fattn_probe.machine.run.session import Session
 from fattn_probe.machine.run.simulator import unpacked_tables
 
 NICE = 3
-"""Nice value of the compilers: cases that are ready come first, since any may be the first failure."""
+"""Nice value of the compilers: judging comes first, since any case that is ready may be the first failure."""
 
 MOST_IN_A_WAVE, WHOLE = 32, 40
-"""Largest wave while more than `WHOLE` kernels are left; a few left over would cost another link."""
+"""Largest wave while more than `WHOLE` kernels are left. The rest is one wave, since another would cost a link."""
 HOST, UNKNOWN = 4, 64
-"""Cost of a build's host code, and extra cost while its kernels are unknown, in units of one kernel."""
+"""Cost of a build's host code, and extra cost while its kernels are unknown, in units of one kernel's cost."""
 LINKS = 3
 """Number of steps at the end of a build's first compilation: the stubs, which need all objects."""
 LAST = 10**9
-"""A place after all others: more than the cases of any suite."""
+"""A place after all others: more than the number of cases in any suite."""
 
 
 class StoppedError(Exception):
@@ -85,10 +85,10 @@ An exception ends the run; None marks the end of a thread.
 
 @dataclass(frozen=True)
 class Likely:
-    """The order of the cases by their likelihood to show a change, and the kernel families that the change affects.
+    """The order of the cases by their likelihood of showing a change, and the kernel families that it affects.
 
-    A case is identified by its entry with its target (`few-sms on sim:h200-5`) and its name. Empty `families` means all
-    of them. Before the dry runs, ops are assumed to launch the same kernels as with the tree of the `base`.
+    A case is identified by its entry with its target (`few-sms on sim:h200-5`) and its name. Empty `families`: all are
+    affected. Before the dry runs, ops are assumed to launch the same kernels as with the tree of the `base`.
     """
 
     places: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -96,18 +96,18 @@ class Likely:
     base: Tree | None = None
 
     def place(self, on: str, case: Case, kernels: Iterable[str]) -> int:
-        """A case's place in the order: known ones, then unknown ones, then those without an affected kernel."""
+        """A case's place in the order: cases in `places`, then other cases with an affected kernel, then the rest."""
         concerned = any(not self.families or kernel.partition(" ")[0] in self.families for kernel in kernels)
         return self.places.get((on, case.name), LAST - concerned)
 
 
 @dataclass
 class GrowingBuild:
-    """A build for some lanes (by number); `kernels` are all that it will contain, `has` are the compiled ones.
+    """A build for some lanes (by number); `kernels` has all kernels that it will contain, `has` the compiled ones.
 
-    `names` are the kernels of a lane's ops: at first a guess (the kernels before the last edit), except for the ops in
-    `certain`; after the dry runs they are `exact`. `failed` has the compiler's messages for kernels that do not
-    compile, `suspects` are the kernels of a failed wave. `code` is the code of the build, None if unknown.
+    `names` has the kernels of each lane's ops. At first these are the kernels before the last edit, a guess except for
+    the ops in `certain`; after the dry runs, `exact` is True. `failed` has the compiler's messages for kernels that do
+    not compile, `suspects` are the kernels of a failed wave. `code` is the code of the build, None if unknown.
     """
 
     lanes: list[int]
@@ -141,8 +141,8 @@ class GrowingBuild:
     def wave(self, place: Callable[[int, Case, Iterable[str]], int], jobs: int) -> tuple[int, list[str]]:
         """The kernels to compile next: those of the cases most likely to show a change, the most used ones first.
 
-        Also returns the `place` of the first such case. Waves are small at first, and while a change is likely to show,
-        because each case waits for its whole wave; later waves are large, because each costs a link.
+        Also returns the `place` of the first such case. Waves are small at first, and while their cases are likely to
+        show a change, because each case waits for its whole wave; later waves are large, because each costs a link.
         """
         if self.suspects:
             return 0, self.suspects[:1] if self.growth.times else []
@@ -159,7 +159,7 @@ class GrowingBuild:
         return min((places.get(name, LAST) for name in wave), default=LAST), wave
 
     def worth(self, place: Callable[[int, Case, Iterable[str]], int], jobs: int) -> tuple[int, float]:
-        """Rank the next step: by its likelihood to show a change, then by the cases that become ready per kernel."""
+        """Rank the next step by its likelihood of showing a change, then by the cases made ready per kernel."""
         first, wave = self.wave(place, jobs)
         if not wave:
             return -first, len(self.waiting) / (HOST if self.growth.times else HOST + UNKNOWN)
@@ -219,7 +219,7 @@ class Compilers:
                 build.certain |= {(number, digest) for digest in certain}
         self.builds = list(by_request.values())
         self._bases = iter([n for n, lane in enumerate(self.lanes) if lane.job.target.engine == "sim" and lane.cases])
-        # A build's links, dry runs and largest files keep only one core busy, so other builds use the others.
+        # A build's links, dry runs and largest files keep only one core busy, so other builds use the remaining cores.
         self.threads = max(1, min(self.cores, len(self.builds)))
 
     def stop(self) -> None:
@@ -234,7 +234,7 @@ class Compilers:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)  # applies to this thread and its programs
         try:
             if any(lane.job.target.engine == "sim" for lane in self.lanes):
-                unpacked_tables()  # a full disk ends the run here, not each case
+                unpacked_tables()  # with a full disk, the run ends here instead of losing every case
             self._here.late = not self._first.acquire(blocking=False)  # never released, so only one thread is first
             if not self._here.late:
                 self.slots.take()
@@ -267,7 +267,7 @@ class Compilers:
             build.busy = True
         try:
             self._grow(build)
-            self._wait_for_first()  # in case nothing was compiled
+            self._wait_for_first()  # not yet done if nothing was compiled
             self._read_code(build)
             self._settle(build)
         finally:
@@ -280,13 +280,13 @@ class Compilers:
         self._others.set()
 
     def _begin(self) -> None:
-        """Called when a build's files are written: other threads may write theirs, but compile after it."""
+        """Called once a build's files are written: lets other threads write files; waits until this one may compile."""
         self._prepared.set()
         self._wait_for_first()
         self._here.began = time.monotonic()
 
     def _wait_for_first(self) -> None:
-        """In each thread but the first, wait once for the first build's compilation, and for a slot."""
+        """In each thread except the first, wait (once) for the first build's compilation, then for a slot."""
         if self._here.late:
             self._others.wait()
             self.slots.take()
@@ -334,19 +334,19 @@ class Compilers:
         _, wave = build.wave(self.place, self.jobs)
         cases = [case for lane in lanes for case in lane.cases]
         sources = required_sources(cases)
-        if not wave:  # no kernel is known: compile what the dry runs need, beside the host code
+        if not wave:  # no kernel is known: besides the host code, compile what the dry runs need
             sources += launching_by_size(session, cases, target)
-        # Use the files common to all kernels: those of a single wave would differ each time.
+        # Use the files common to all kernels: the files common to one wave's kernels differ from wave to wave.
         if wave and build.exact:
             sources += missing_files(launching_files, session, build.kernels.values(), target)
-        if wave and (build.exact or self.likely.families):  # otherwise an earlier run has compiled it
+        if wave and (build.exact or self.likely.families):  # otherwise an earlier run has compiled these files
             sources += missing_files(common_files, session, build.kernels.values(), target)
         try:
             session.add_kernels(target, [build.kernels[name] for name in wave], sources=sources, jobs=self.slots)
         except BuildError as error:
             if self.stopped:
                 raise StoppedError from None
-            with self._lock:  # compile the wave's kernels one by one; without a wave, the host code failed
+            with self._lock:  # compile the wave's kernels one by one; if there is no wave, the host code failed
                 if not wave:
                     build.broken = error
                 elif len(wave) == 1 and build.growth.times:
@@ -368,9 +368,9 @@ class Compilers:
             build.growth = Growth(build.growth.times + 1, builds)
 
     def _report(self, progress: Progress) -> None:
-        """Stop a build that no case waits for; start the others when only links of the first one are left.
+        """Stop compiling if the run has ended; start the other builds when only links of the first are left.
 
-        The first build is the most likely to show an edit: it gets all cores, and the others reuse its host objects.
+        The first build is the most likely to show an edit, so it gets all cores; others reuse its host objects.
         """
         if self.stopped:
             raise StoppedError
@@ -405,7 +405,7 @@ class Compilers:
         """Report the cases whose kernels are compiled as ready, and those whose kernels do not compile as lost.
 
         A case is not judged again if its dry run confirms its kernels, and the code that it executes is unchanged since
-        an earlier run. After the last kernel no case waits any longer: its run compiles any kernel still missing.
+        an earlier run. After the last kernel no case waits: if a kernel is still missing, the case's run compiles it.
         """
         found: list[tuple[int, Case | Result]] = []
         with self._lock:

@@ -38,7 +38,7 @@ class Given:
         return replace(own, model=self.model or own.model, sample=self.sample or own.sample)
 
     def targets(self, entry: Entry, folder: Path) -> list[Target]:
-        """The targets that can run an entry of the suite in `folder`; notes those that cannot."""
+        """The targets that can run an entry of the suite in `folder`; calls `note` for those that cannot."""
         own = load_devices(folder / entry.devices) if entry.devices else {}
         words, given = (self.on, "--on") if self.on else (",".join(self.there(entry.on)), f"`on` of {called(entry)}")
         found = list(parse_targets(words, own | load_devices(self.devices), given))
@@ -103,7 +103,7 @@ def run_suite(pairs: Sequence[tuple[Entry, Target]], folder: Path, runner: Suite
         for entry, target in pairs:
             session = sessions.setdefault(entry.name, session_for(entry, runner.session))
             found = select(entry, folder, session, target, only=given.only)
-            if found.names:  # although its shard may be empty
+            if found.names:  # even if none of these cases belongs to this shard
                 part = found.of(runner.part.shard)
                 planned.append(Planned(run_name(runner.suite, entry), session, target, part, given.checks(entry)))
         if not planned:

@@ -48,7 +48,7 @@ Ops = Mapping[tuple[str, ...], Mapping[str, tuple[int, int]]]
 
 
 def families(history: History, runs: Iterable[Run]) -> list[ExercisedFamily]:
-    """The matrix of each family: the instances in the runs' sources, and exercised ones that no source lists."""
+    """The matrix of each family: the instances in the runs' sources, and exercised instances that no source lists."""
     names, used = set[str](), defaultdict[str, Counter[str]](Counter)
     for run in runs:
         names.update(history.kernels(run.identity))

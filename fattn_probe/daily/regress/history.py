@@ -66,7 +66,7 @@ def after(at: str | None) -> str:
 
 @dataclass(frozen=True)
 class History:
-    """An open database; every method that writes is one transaction."""
+    """An open database; each method that writes does so in one transaction."""
 
     connection: sqlite3.Connection
     path: Path
@@ -74,7 +74,7 @@ class History:
     def begin(
         self, identity: Identity, suite: str, part: RunPart = WHOLE, planned: int = 0, *, settings: Settings = UNKNOWN
     ) -> Run:
-        """Start a run without results, or add a part to the run if its name is known."""
+        """Begin a run without results, or add a part to the existing run of the same name."""
         uid = part.uid(identity, suite, settings.only) or uuid.uuid4().hex
         run = Run(0, uid, identity, suite, now(), None, settings=settings, night=part.night)
         with self._writing():
@@ -156,7 +156,7 @@ class History:
         return f"{row['who']}: {row['why']}" if row else ""
 
     def runs(self, line: str = "", suite: str = "") -> list[Run]:
-        """The runs, oldest first; only those of a line or suite if given."""
+        """The runs, oldest first; only of one line or suite if given."""
         rows = self.connection.execute(
             f"{RUN} WHERE (? = '' OR line = ?) AND (? = '' OR suite = ?) ORDER BY started, id",
             (line, line, suite, suite),
@@ -185,7 +185,7 @@ class History:
         return _run(rows[0])
 
     def last_runs(self, suite: str = "") -> list[Run]:
-        """The last run of each line and suite; raises InputError if there is none, since that is not a pass."""
+        """The last run of each line and suite; raises InputError if there is none (this is not a pass)."""
         runs = (run for run in self.runs(suite=suite) if not run.only_baseline)
         if last := {(run.identity.line, run.suite): run for run in runs}:
             return list(last.values())
@@ -319,7 +319,7 @@ class History:
         plain = RESULT.plain(result)
         fields: dict[str, Any] = {name: plain[name] for name in FIELDS}
         metrics, launches, text = dict(result.metrics), None, result.launches
-        if text:  # most runs share their launches
+        if text:  # stored once, since most results share their launches with others
             row = self.connection.execute("SELECT id FROM launches WHERE digest = ?", (hexdigest(text),)).fetchone()
             launches = row["id"] if row else self._insert("launches", {"digest": hexdigest(text), "text": text})
         fields |= {"run": run, "at": at, "launches": launches, "time": result.time}

@@ -22,7 +22,7 @@ from fattn_probe.verdict.judge.origin import Code
 
 @dataclass(frozen=True)
 class MergeBase:
-    """The merge base of a checkout and `ref`, and the attention files changed since then."""
+    """The merge base of a checkout and `ref`, and the attention files that have changed since then."""
 
     tree: Tree
     ref: str

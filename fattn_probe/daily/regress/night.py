@@ -86,7 +86,7 @@ class Night:
 def shown(history: History, suite: str = "") -> Iterator[Night]:
     """Yield the runs of each line and suite that a page shows, oldest first.
 
-    These are the last complete run, and the last later run with each filter.
+    These are the last complete run and, for each filter, the last run after it.
     """
     by_line: dict[tuple[str, str], list[Run]] = {}
     for run in history.runs(suite=suite):

@@ -41,7 +41,7 @@ class Square:
 
 
 def strip(marks: Sequence[Square]) -> Markup:
-    """Draw one square per run: its colour shows the verdict, a bar before it marks changed bits."""
+    """Draw one square per run: its colour shows the verdict, and a bar before it marks changed bits."""
     worst = [mark.status for mark in marks if mark.status not in ("pass", "unsupported")]
     label = f"{number_of(len(marks), 'run')}, {len(worst)} not passed"
     squares = [
@@ -54,7 +54,7 @@ def strip(marks: Sequence[Square]) -> Markup:
 def plot(series: Mapping[str, Values], label: str, *, least: float, limit: float | None = None) -> Markup:
     """Plot lines over the runs, by CSS class; empty if no line has two values. A dashed line marks `limit`.
 
-    The height covers a range of at least `least`, so that noise looks like noise. A run whose neighbours have no value
+    The height covers a range of at least `least`, so that noise is not magnified. A run whose neighbours have no value
     is drawn as a point.
     """
     known = [value for line in series.values() for value in line if value is not None]
@@ -75,7 +75,7 @@ def plot(series: Mapping[str, Values], label: str, *, least: float, limit: float
 
 
 def _lines(shade: str, values: Values) -> list[Stroke]:
-    """A line for each sequence of consecutive values, a point for an isolated value."""
+    """A line for each sequence of consecutive values, and a point for each isolated value."""
     lines: list[list[tuple[float, float]]] = [[]]
     for place, value in enumerate(values):
         if value is None:

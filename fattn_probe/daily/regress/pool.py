@@ -70,7 +70,7 @@ class PoolWorker:
         return result_or_loss(job, self.session(number, growth), case)
 
     def each(self, tasks: "Sequence[Task]") -> list[Any]:
-        """Run several tasks, one case in several jobs: their judges share its inputs and exact answer."""
+        """Run several tasks that judge one case in several jobs, and share its inputs and exact answer."""
         return [task(self) for task in tasks]
 
     def alone(self, case: Case, number: int, growth: Growth) -> orders.Output:
@@ -110,7 +110,7 @@ def working(jobs: Sequence[Job], tell: Tell) -> Iterator[Callable[[Task], Any]]:
 
 
 def result_or_loss(job: Job, session: Session, case: Case) -> Result:
-    """Judge a case; any exception makes it lost."""
+    """Judge a case; the result is `lost` if that raises an exception."""
     try:
         return job.judge(session, case, job.target)
     except Exception as error:  # noqa: BLE001 (the boundary of a process: the other cases go on)

@@ -56,7 +56,7 @@ class PackedMap:
     def values(self) -> F64:
         """The errors, to the precision of a byte; infinite where an error is not finite."""
         levels = self.levels.astype(np.float64)
-        known = LEAST * 10 ** ((levels - 0.5) / 253 * DECADES)  # the middle of a step
+        known = LEAST * 10 ** ((levels - 0.5) / 253 * DECADES)  # the middle of a byte's range
         return np.where(levels == 0, 0.0, np.where(levels == NOT_FINITE, np.inf, known))
 
 
@@ -88,8 +88,8 @@ class Identity:
     """The origin of a run's results.
 
     `device` is the name of the GPU, real or simulated (`sim:h200`), `cc` its compute capability; `driver` is empty on
-    the simulator, `build_number` is that of llama.cpp, `version` that of fattn-probe. These are only names;
-    `fingerprint` identifies the contents, and is None for a run of an older version.
+    the simulator, `build_number` belongs to llama.cpp, `version` to fattn-probe. These are only names; `fingerprint`
+    identifies the contents, and is None for a run of an older version of fattn-probe.
     """
 
     machine: str
@@ -126,8 +126,8 @@ class Result:
     `reason` is the first line of the judgement's reason, `failure` all of it. `metrics` come from `results.metrics_of`;
     only a wrong output has an `error_map`. `launches` has one JSON line per launch record. `diagnosis` is the first
     cause of a wrong output, in words. `unlike_base` describes how the launches of an edited or patched llama.cpp differ
-    from those of its base (`run/base.py`). `fingerprint` is that of the case (`case_fingerprint`), empty in runs of
-    older versions. `reused`: this is the verdict of an earlier run, which executed the same code.
+    from those of its base (`run/base.py`). `fingerprint` is the case's (`case_fingerprint`), empty in runs of older
+    versions. `reused`: this is the verdict of an earlier run, which executed the same code.
     """
 
     name: str
@@ -274,7 +274,7 @@ def parse_shard(text: str) -> Shard:
 class RunPart:
     """One process's part of a run: its shard, and the name of a night, whose runs several processes may share.
 
-    A call of `regress` without `--run` makes up a unique name, by which `--resume` finds its runs.
+    A call of `regress` without `--run` chooses a unique name, with which `--resume` finds its runs.
     """
 
     shard: Shard = ALL
@@ -296,7 +296,7 @@ class RunPart:
 MERGE_BASE = "merge base "
 """The prefix of a night's name if its runs only serve as baselines of other runs."""
 WHOLE = RunPart()
-"""The only part of a run that is not shared."""
+"""The part of a run that only one process makes: all of it."""
 
 
 @dataclass(frozen=True)

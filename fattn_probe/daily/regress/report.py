@@ -26,7 +26,7 @@ WHY = {
     ChangeKind.KERNEL: "different code computes this op; its rounding and its speed may differ",
     ChangeKind.LAUNCH: "the work is divided differently",
     ChangeKind.BITS: "still correct, but not bit-identical: caches and golden files differ",
-    ChangeKind.UNJUDGED: "there is no way to tell whether the output is correct",
+    ChangeKind.UNJUDGED: "it is unknown whether the output is correct",
     ChangeKind.LOST: "no verdict",
     ChangeKind.NOT_RUN: "no verdict",
     ChangeKind.REMOVED: "the suite no longer has the case",
@@ -157,7 +157,7 @@ def _failure(night: Night, result: Result) -> dict[str, Any]:
 
 
 def _maps(night: Night) -> Iterator[dict[str, Any]]:
-    """Yield the division of work, now and before, for cases that failed or changed their launch."""
+    """Yield the division of work, now and before, for cases that failed or whose launch changed."""
     moved = [change.case for change in night.changes if change.kind in (ChangeKind.LAUNCH, ChangeKind.KERNEL)]
     names = dict.fromkeys([*(result.name for result in night.failures), *moved])
     for place, name in enumerate([name for name in names if name in night.cases][:MOST_MAPS]):

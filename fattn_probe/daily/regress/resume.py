@@ -14,8 +14,8 @@ from fattn_probe.daily.regress.schema import transaction, translated
 def night_of(history: History, suite: str, source: str, only: str, targets: frozenset[str], *, resume: bool) -> str:
     """The name of the night of a call: a new one, or with `resume` that of the last call that did not finish.
 
-    That call must have the same suite, source and filter, and share a target; these are compared by name. `source`
-    names the source, its patches and a given build; `targets` are those of all entries.
+    That call must have the same suite, source and filter, and share a target (compared by name). `source` names the
+    source, its patches and a given build; `targets` are those of all entries.
     """
     query = "SELECT night, targets FROM calls WHERE suite = ? AND source = ? AND only = ? AND ended IS NULL"
     with translated(history.path), transaction(history.connection):
@@ -41,8 +41,8 @@ def finish(history: History, night: str) -> None:
 def take_over(history: History, run: Run, fingerprints: Mapping[str, str]) -> set[str]:
     """The cases that need not run, because this night already has results with the same fingerprints.
 
-    If something changed and a new run was begun, it first gets the results of the night's earlier runs; those that
-    cannot be used are reported. A lost case runs again.
+    If something changed, a new run was begun. The usable results of the night's earlier runs are copied to it, and the
+    unusable ones are reported. A lost case runs again.
     """
     found = usable(history.results(run), fingerprints)
     if found or not run.night:

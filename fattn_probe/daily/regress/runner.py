@@ -77,7 +77,7 @@ class Outcome:
 
     @property
     def lost(self) -> float:
-        """The share of cases without a verdict, not counting those skipped after the first failure."""
+        """The share of cases without a verdict, not counting cases skipped after the first failure."""
         first = self.stopped == "at the first failure"
         gone = self.counts["lost"] + (0 if first else self.counts["not run"])
         kinds = NO_VERDICT - {ChangeKind.NOT_RUN} if first else NO_VERDICT
@@ -140,7 +140,7 @@ class EntryRun:
         return len(self.results) == len(self.left) and not (self.ordered and self.orders is None)
 
     def settled(self, result: Result) -> Result:
-        """A result with all that is known so far; until its orders have run, a resumed run judges the case again."""
+        """Add what is known so far; no fingerprint until its orders have run, so a resumed run judges it again."""
         if result.name in self.ordered and result.output:
             if self.orders is None:
                 return result
@@ -197,7 +197,7 @@ class Standing:
 
 
 Say = Callable[[str, str], None]
-"""A callback that gets a line about a result, and the result's status."""
+"""A callback that receives a line about a result, and the result's status."""
 
 
 def say_nothing(words: str, status: str) -> None:
@@ -285,7 +285,7 @@ class SuiteRunner:
         groups = [[run for run in runs if run not in alone], *([run] for run in alone)]
         for group in filter(None, groups):
             workers = min(self.workers_on(run.planned) for run in group)
-            kept = LastAnswers()  # a worker has one copy for all lanes
+            kept = LastAnswers()  # each worker has one copy for all lanes
             lanes = [self._lane(run, workers, kept) for run in group]
             schedule = self.standing.schedule = Schedule(lanes, workers, self.likely)
             with closing(schedule.events()) as events:
@@ -322,7 +322,7 @@ class SuiteRunner:
         return fails
 
     def _job(self, planned: Planned, workers: int | None = None) -> Job:
-        """The job by which workers, here or in a cluster, judge an entry's cases; each worker takes one at a time."""
+        """The job with which workers, here or in a cluster, judge an entry's cases, one case at a time in each."""
         options, target = planned.session.options, planned.target
         repeat = options.repeat if target.engine == "cuda" else 1  # the simulator's times are meaningless
         threads = max(1, cores() // workers) if workers else 1

@@ -116,7 +116,7 @@ class Schedule:
                     for task, answer in answers:
                         self._take(task, answer)
                     yield from self._known()
-                yield from self._known()  # all may be lost before there is a task
+                yield from self._known()  # all cases may be lost before there is any task
             finally:
                 self.compilers.stop()
                 end_programs()
@@ -173,7 +173,7 @@ class Schedule:
             yield task
 
     def _next(self) -> list[Ready]:
-        """The next task: a case likely to show a change, or else a kernel's smallest case, an order, the longest case.
+        """Next: a case likely to show a change, else a kernel's smallest case, else an order, else the longest case.
 
         The longest case is judged in all lanes where it is ready, so that its inputs and answer are computed only once.
         """

@@ -35,7 +35,7 @@ MIGRATIONS = (
         source TEXT NOT NULL,
         build_number TEXT NOT NULL,
         patches TEXT NOT NULL,
-        version TEXT NOT NULL          -- fattn-probe's
+        version TEXT NOT NULL          -- of fattn-probe
     );
     CREATE INDEX runs_by_line ON runs (line, suite, started);
     CREATE TABLE launches (
@@ -46,7 +46,7 @@ MIGRATIONS = (
     CREATE TABLE results (
         id INTEGER PRIMARY KEY,
         run INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
-        name TEXT NOT NULL,            -- the case's
+        name TEXT NOT NULL,            -- of the case
         digest TEXT NOT NULL,          -- of the op and its inputs
         at TEXT NOT NULL,
         status TEXT NOT NULL,          -- pass, fail, unsupported, lost
@@ -54,7 +54,7 @@ MIGRATIONS = (
         metrics TEXT NOT NULL,         -- JSON
         output TEXT,                   -- sha256 of dst's bytes
         launches INTEGER REFERENCES launches (id),
-        seconds TEXT NOT NULL,         -- JSON: one time for each repeat; empty where times mean nothing
+        seconds TEXT NOT NULL,         -- JSON: the time of each repeat; empty if times are meaningless
         failure TEXT NOT NULL,
         UNIQUE (run, name)
     );
@@ -69,7 +69,7 @@ MIGRATIONS = (
     );
     """,
     """
-    -- ratio: the largest error as a share of its bound, null where none is known; time: the median of the repeats
+    -- ratio: the largest error as a share of its bound, null if no bound is known; time: the median of the repeats
     ALTER TABLE results ADD COLUMN ratio REAL;
     ALTER TABLE results ADD COLUMN nmse REAL;
     ALTER TABLE results ADD COLUMN time REAL;
@@ -79,13 +79,13 @@ MIGRATIONS = (
         result INTEGER PRIMARY KEY REFERENCES results (id) ON DELETE CASCADE,
         heads INTEGER NOT NULL,
         queries INTEGER NOT NULL,
-        rows INTEGER NOT NULL,         -- of the map, at most 64, as are the columns
+        rows INTEGER NOT NULL,         -- of the map; at most 64 rows and 64 columns
         columns INTEGER NOT NULL,
         packed BLOB NOT NULL           -- zlib, one byte for each place
     );
     CREATE TABLE parts (
         run INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
-        number INTEGER NOT NULL,       -- of a run divided into shards; 1 of 1 is a complete run
+        number INTEGER NOT NULL,       -- of the shard; part 1 of 1 is a complete run
         of INTEGER NOT NULL,
         planned INTEGER NOT NULL,      -- cases; 0 if unknown
         started TEXT NOT NULL,
@@ -110,15 +110,15 @@ MIGRATIONS = (
     "UPDATE cases SET op = whole_op(op);",
     """
     ALTER TABLE shades RENAME TO error_maps;
-    -- details: JSON with warning, missing, sampled, checks, finding, and since then known, diagnosis and unlike_base
+    -- details: JSON with warning, missing, sampled, checks, finding; later also known, diagnosis and unlike_base
     ALTER TABLE results ADD COLUMN details TEXT NOT NULL DEFAULT '{}';
-    -- checks: JSON, how cases were judged, null if unknown; only: the run's own filter of names
+    -- checks: JSON, how cases were judged, null if unknown; only: the run's filter of names
     ALTER TABLE runs ADD COLUMN checks TEXT;
     ALTER TABLE runs ADD COLUMN only TEXT NOT NULL DEFAULT '';
     """
     f"PRAGMA application_id = {APPLICATION_ID};\n",
     """
-    -- fingerprint: JSON, what was run by contents, empty where that was not kept; night: the call that a run is of
+    -- fingerprint: JSON, digests of what was run, empty if not stored; night: the call that the run belongs to
     ALTER TABLE runs ADD COLUMN fingerprint TEXT NOT NULL DEFAULT '';
     ALTER TABLE runs ADD COLUMN night TEXT NOT NULL DEFAULT '';
     CREATE INDEX runs_by_night ON runs (night);
@@ -129,7 +129,7 @@ MIGRATIONS = (
         only TEXT NOT NULL,
         targets TEXT NOT NULL,         -- JSON
         started TEXT NOT NULL,
-        ended TEXT                     -- null while it goes on, and of a call that was stopped
+        ended TEXT                     -- null while the call runs, and if it was stopped
     );
     """,
 )
@@ -138,7 +138,7 @@ VERSION = len(MIGRATIONS)
 
 @contextmanager
 def opened(path: Path, *, reading: bool = False) -> Iterator[sqlite3.Connection]:
-    """Open the database at `path`; creates or migrates it if needed. `reading` opens an up-to-date one read-only.
+    """Open the database at `path`; creates or migrates it if needed. With `reading`, opens a current one read-only.
 
     Raises InputError for a folder, a file that is not a database, another program's database, one of a newer version of
     fattn-probe, or one that may not be written. Raises MachineError for a full disk, LostError for a lock that is not

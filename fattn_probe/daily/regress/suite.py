@@ -27,11 +27,11 @@ class CheckSpec(Spec):
     """How the cases of a suite are judged, as `compare` would with the flags of the same names."""
 
     model: UseModel = "auto"
-    """When the rounding model is computed: `auto` is up to 4 GFLOP; without it, small faults pass."""
+    """When the rounding model is computed: `auto` means up to 4 GFLOP. Without the model, small faults pass."""
     sample: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "auto"
-    """The rows to check exactly: `auto` is all except in very large cases; a number of them, or `all`."""
+    """The rows to check exactly: `auto` means all except in very large cases; or `all`, or a number of rows."""
     repeat: int = Field(default=1, ge=1, le=MOST_REPEATS)
-    """Runs of each case that must have equal bits."""
+    """Runs of each case, whose outputs must have equal bits."""
     batch_invariance: bool = False
     """Whether some queries also run alone, and their bits are compared with those of the batch."""
 
@@ -64,9 +64,9 @@ class Entry(Spec):
     only: str = ""
     """A regular expression: only cases whose name matches it."""
     cases: list[str] = Field(default=[])
-    """Names of the only cases to take from the scenarios; empty for all."""
+    """Names of the cases to run from the scenarios; empty for all."""
     on: list[str] = Field(default=["sim:h200"], min_length=1)
-    """Targets of each case: sim:ID, gpu, gpu:N; `gpu?` is a GPU if this machine has one."""
+    """Targets of each case: sim:ID, gpu, gpu:N; `gpu?` is skipped if this machine has no GPU."""
     devices: str = ""
     """A file that defines more GPUs for `on`, as for `--devices`; relative to the suite's file."""
     repeat: int = Field(default=1, ge=1, le=MOST_REPEATS)
@@ -168,11 +168,11 @@ def _entry_mistakes(path: Path, document: YamlDocument, entries: Sequence[Entry]
     for number, entry in enumerate(entries):
         line, place = document.line(("entries", number)), f"entries.{number}"
         if not entry.name:
-            yield f"{path}:{line}: {place}: without a name, allowed: a name of its own"
+            yield f"{path}:{line}: {place}: without a name, allowed: a unique name"
         elif entry.name in first:
             line = document.line(("entries", number, "name"))
             said = f"found {entry.name!r}, which the entry on line {first[entry.name]} has"
-            yield f"{path}:{line}: {place}.name: {said}, allowed: a name of its own"
+            yield f"{path}:{line}: {place}.name: {said}, allowed: a unique name"
         if not entry.has_cases:
             yield f"{path}:{line}: {place}: without cases, allowed: scenarios, or upstream: true"
         first.setdefault(entry.name, line)

@@ -96,7 +96,7 @@ def _counted(counts: dict[str, int]) -> str:
 
 
 def _said(changes: Sequence[Change]) -> str:
-    """The numbers of changes and of regressions; cases not run are left out, since the counts have them."""
+    """The numbers of changes and of regressions; leaves out cases not run, which the counts include."""
     found = [change for change in changes if change.kind is not ChangeKind.NOT_RUN]
     alarms = sum(change.alarm for change in found)
     return f"{len(found)} changed, {number_of(alarms, 'regression')}" if found else "nothing changed"
@@ -250,7 +250,7 @@ def render_bisection(found: Bisection) -> RenderableType:
         words = result.status if result.status in VERDICTS else f"skipped, {ended(result)}"
         tried.append(Text(f"{source}: {words}", STYLES.get(result.status, "")))
     first = f"first bad source: {found.bad}"
-    if len(found.suspects) > 1:  # the others were skipped
+    if len(found.suspects) > 1:  # all but the last suspect were skipped
         first = f"the first bad source is one of {', '.join(found.suspects)}"
     return Group(*tried, Text(first, "bold"), Text(found.result.failure))
 
@@ -271,8 +271,8 @@ def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
     """Raise the error with the exit code.
 
     Exit code 4 if too many cases were lost, 6 for a regression, 5 for a failure, 7 for an output that could not be
-    judged. A failure is reported without changing the exit code if the accepted run has it too, or if it is a known
-    defect of llama.cpp; so is an output that was not judged in the accepted run either.
+    judged. A failure that the accepted run also has, a known defect of llama.cpp, and an output that the accepted run
+    could not judge either are reported without changing the exit code.
     """
     if interrupted := [outcome for outcome in outcomes if outcome.stopped == "interrupted"]:
         place = interrupted[0].run.place if len(interrupted) == 1 else f"{len(interrupted)} runs"

@@ -36,11 +36,11 @@ MOST_LISTED, MOST_RUN = 8, 4
 Name = tuple[str, str]
 """An entry with its target, such as `few-sms on sim:h200-5`, and the name of a case."""
 NEAR, FAR = 3, 1000
-"""Distance from a change, in lines, that quarters a planted fault's weight; a fault's weight in the same file."""
+"""Lines from a change that quarter a planted fault's weight; a fault's weight elsewhere in a changed file."""
 
 
 class Killer(NamedTuple):
-    """A case, and the number of planted faults that it detected on a line, counted from the function's first line."""
+    """A case, and the number of planted faults that it detected on a line (counted in the function)."""
 
     file: str
     function: str
@@ -68,7 +68,7 @@ class ChangedFunction:
 class Telling:
     """The changed places, and the cases that detected faults planted in these functions, most telling first.
 
-    `noticed` are the numbers of faults by entry and case. `others` are cases that detected faults elsewhere in the
+    `noticed` counts the detected faults by entry and case. `others` are cases that detected faults elsewhere in the
     changed files, or in any attention file; they may not reach the changed lines. `kernels` are the kernel families
     that the changed files belong to.
     """
@@ -87,10 +87,10 @@ class Telling:
             noticed = listed([f"{case} ({on})" for on, case in self.noticed])
             cases = number_of(len(self.noticed), "shipped case")
             ran = sum(any(row.case == case and on.endswith(row.on) for row in rows) for on, case in self.noticed)
-            yield Text(f"{cases} noticed {faults} planted in these functions, and so reach them ({ran} ran): {noticed}")
+            yield Text(f"{cases} detected {faults} planted in these functions and so reach them ({ran} ran): {noticed}")
         else:
             kernels = f"{' or '.join(self.kernels)} kernels"
-            yield Text(f"which shipped cases reach these lines is not known; they concern {kernels}", "yellow")
+            yield Text(f"no shipped case is known to reach these lines; the lines affect {kernels}", "yellow")
         for row in rows:
             own = {BY_KERNEL[launch.kernel].case for launch in row.launches if launch.kernel in BY_KERNEL}
             if own and own.isdisjoint(self.kernels):
@@ -175,7 +175,7 @@ def telling(options: RunOptions, base: Base) -> Telling | None:
 
 
 def concerns(file: str, family: str) -> bool:
-    """Whether a file concerns a kernel family: it belongs to this family, or to none and so concerns all."""
+    """Whether a file concerns a kernel family: it belongs to this family, or to none and so concerns every family."""
     name = file.rpartition("/")[2]
     own = [one.case for one in FAMILIES if name.startswith(f"fattn-{one.case}")]
     return family in own or not own

@@ -38,7 +38,7 @@ VARIABLES = ("CUDA_", "FATTN_PROBE_", "GGML_", "LD_")
 
 @dataclass(frozen=True)
 class Verdicts:
-    """The stored verdicts of an entry's cases on a target; `conditions` digests all that affects them but the code.
+    """The stored verdicts of an entry's cases on a target; `conditions` describes all that affects them but the code.
 
     `release` is the build number of an unchanged release, None for any other source. Launch records mark a kernel's
     figures (registers and so on) as the source's own, or as those of the release from which an edited source started;
@@ -52,8 +52,8 @@ class Verdicts:
     def under(cls, session: Session, target: Target, checks: Checks) -> "Verdicts | None":
         """The verdicts for cases that a session runs on a target; None if they cannot be reused.
 
-        They cannot on a real GPU, with a build from the user, or if an object has several kernels. With random orders,
-        a verdict depends on the other cases too.
+        They are not reused on a real GPU, with a build from the user, if an object has several kernels, or with random
+        orders, where a verdict also depends on the other cases.
         """
         options = session.options
         tree, device, apart = options.tree, target.device, kernels_apart(target.engine, options.flavour)
@@ -64,8 +64,8 @@ class Verdicts:
         env = options.simulation.env(device, number := manifest.build_number, released=manifest.released) | target.env
         given = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
         figures = {kernel: str(found.resources) for kernel, found in sorted(figures_of(device.arch, number).items())}
-        del env["FATTN_PROBE_RESOURCES"]  # the file of these figures, with their origins
-        read = (known_constants(tree), vec_adds_in_f16(tree, arch_number(arch_of(target))))  # read in the source
+        del env["FATTN_PROBE_RESOURCES"]  # a file with these figures and their origins
+        read = (known_constants(tree), vec_adds_in_f16(tree, arch_number(arch_of(target))))  # read from the source
         build = number if checks.kernels else ""
         words = (kernel_parameters(tree.root), ggml_types(tree.root), build, figures, options.repeat, options.warmup)
         flags = sorted(cpu_flags(Path("/proc/cpuinfo").read_text(errors="replace")))

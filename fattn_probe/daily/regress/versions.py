@@ -47,7 +47,7 @@ def diff(
 
 @dataclass(frozen=True)
 class Bisection:
-    """The sources that were tried, in order; the first bad one is among the `suspects`, whose last one is bad.
+    """The sources that were tried, in order; the first bad one is among the `suspects`, of which the last is bad.
 
     The other suspects were skipped: a run without a verdict is neither good nor bad. `result` is from the last suspect.
     """
@@ -63,7 +63,7 @@ class Bisection:
 
 
 VERDICTS = ("pass", "fail")
-"""The statuses that decide whether a source is good or bad; others are skipped, as by `git bisect skip`."""
+"""The statuses that decide whether a source is good or bad; other statuses are skipped, as with `git bisect skip`."""
 
 
 def ended(result: Result) -> str:

@@ -71,8 +71,8 @@ def setters_of(op: Op, ggml_h: str) -> list[str]:
 def write_inputs(case: Named, inputs: Mapping[str, Bytes], reference: F64, limits: Limits, path: Path) -> None:
     """Write a case file that also has the expected output and its limits.
 
-    Tensors: `expected`, in dst's shape; `exact` if that is not the exact answer; `element_bound` and `row_bound`, if
-    there are any. Key `reproduce.rmse_bound` is the limit of the whole output, `reproduce.by` the origin of the limits.
+    Tensors: `expected`, in dst's shape; `exact` if `expected` is not exact; `element_bound` and `row_bound`, if these
+    limits exist. Key `reproduce.rmse_bound` is the limit of the whole output, `reproduce.by` the origin of the limits.
     """
     fields = case_fields(case.name, case.digest, case.op) | {
         "reproduce.rmse_bound": f32(limits.rmse),
@@ -235,7 +235,7 @@ def check_folder(out: Path) -> None:
 def write(
     request: ReproduceRequest, root: Path, inputs: Mapping[str, Bytes], found: Found, chosen: Chosen
 ) -> tuple[str, ...]:
-    """Write the files beside the folder, and move them into place together; returns their names."""
+    """Write the files to a temporary folder, then move it into place; returns their names."""
     out, case = request.out.absolute(), request.case
     make_folder(out.parent, "--out")
     with whole_folder(out) as made:

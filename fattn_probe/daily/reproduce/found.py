@@ -166,11 +166,11 @@ def past_result(history: History, uid: str, name: str) -> PastResult:
 
 
 def case_of(stored: StoredCase) -> tuple[Case, str]:
-    """The case with a stored case's inputs, and `PastResult.file`; raises InputError if none still has them."""
+    """The case with a stored case's inputs, and `PastResult.file`; raises InputError if no case still has them."""
     case, word = next((found for found in candidates(stored) if found[0].digest == stored.digest), (None, ""))
     if case is None:
         raise InputError(
-            f"{stored.name}: no shipped scenario or suite gives this case with the same inputs "
+            f"{stored.name}: no shipped scenario or suite has this case with the same inputs "
             f"(digest {stored.digest}); name its scenario file instead"
         )
     return replace(case, name=stored.name), word

@@ -214,7 +214,7 @@ def in_list(op: Op, lines: Iterable[str], root: Path) -> str | None:
 
 
 def as_case(op: Op, tests: TestList) -> OpsCase | None:
-    """The parameters with which the constructor of a source's test makes this op; None if there are none."""
+    """The parameters with which the constructor of a source's test makes this op; None if it cannot."""
     for case in _candidates(op):
         with contextlib.suppress(InputError):
             if same(op_of(from_ops(tests.name(case))), op):
@@ -223,7 +223,7 @@ def as_case(op: Op, tests: TestList) -> OpsCase | None:
 
 
 def same(a: Op, b: Op) -> bool:
-    """Whether the kernels get the same op: parameters, and the layout and shape of all operands."""
+    """Whether the kernels receive the same op: parameters, and the layout and shape of all operands."""
     return a.params.stored == b.params.stored and _places(a) == _places(b)
 
 
@@ -234,7 +234,7 @@ def add_case(tests: TestList, case: OpsCase, why: str) -> str:
     line = f"    // {why}\n    test_cases.emplace_back({tests.constructor(case)});\n\n"
     after = tests.text[: place.end()] + line + tests.text[place.end() :]
     old, new = (text.splitlines(keepends=True) for text in (tests.text, after))
-    first = tests.text.count("\n", 0, place.end()) - CONTEXT  # difflib compares all lines that it gets
+    first = tests.text.count("\n", 0, place.end()) - CONTEXT  # difflib compares all lines that it is given
     around = old[first : first + 2 * CONTEXT], new[first : first + 2 * CONTEXT + line.count("\n")]
     diff = difflib.unified_diff(*around, f"a/{LIST}", f"b/{LIST}", n=CONTEXT)
     return "".join(

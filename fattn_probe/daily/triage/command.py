@@ -44,7 +44,7 @@ class Triage:
         return TriageResult(result_of, ops, nodes, names, index.run, index.left_out, compared=bool(without))
 
     def judged(self, index: Index) -> list[AttentionOp]:
-        """The recorded ops with their judgements on all targets; an op with non-finite inputs has none."""
+        """The recorded ops with their judgements on all targets; an op with non-finite inputs has no judgements."""
         ops: list[AttentionOp] = []
         cases = [recorded_case(self.folder / entry.file) for entry in index.entries]
         self.activity.step("finding the kernels that the ops need")

@@ -70,7 +70,7 @@ class NotFinite:
     """The first tensor with NaN or infinities that its inputs do not explain, in the model's own run on the CPU.
 
     `inputs_largest` is the largest magnitude of its inputs that are tensors of the graph, None if there is none.
-    `finite_without`: whether it is finite without flash attention; None if that run has no such tensor.
+    `finite_without`: whether the tensor is finite without flash attention; None if that run has no such tensor.
     """
 
     node: Node
@@ -84,7 +84,7 @@ class PartsWithout:
 
     `change` is the difference between the largest magnitudes, as a share of the larger one; `before` the largest such
     change of the tensors before it. Only these magnitudes are compared: a tensor that is permuted, or has wrong signs,
-    is not noticed if its largest magnitude is the same.
+    is not detected if its largest magnitude is the same.
     """
 
     node: Node

@@ -31,7 +31,7 @@ from fattn_probe.verdict.measure.verdict import Status
 class AttentionOp:
     """A recorded attention op: its place in the run, its case file, and its judgements, one for each target.
 
-    `unjudged` is the reason if there are none: its inputs are not finite.
+    `unjudged` is the reason if there are no judgements: its inputs are not finite.
     """
 
     layer: int
@@ -193,7 +193,7 @@ def moment(node: Node) -> Moment:
 
 
 def moment_of_op(op: AttentionOp, nodes: Sequence[Node]) -> Moment:
-    """The moment of an attention op: that of its tensor; without one, the end of its layer, or the layer's number."""
+    """The moment of an attention op: its tensor's moment; without a tensor, its layer's end, or the layer's number."""
     here = [node for node in nodes if (node.step, node.part, node.layer) == (op.step, op.part, op.layer)]
     own = [node.index for node in here if node.op == ATTENTION]
     return op.step, op.part, min(own, default=max((node.index for node in here), default=op.layer))
@@ -275,7 +275,7 @@ def parting(nodes: Sequence[Node], without: Sequence[Node]) -> Iterator[PartsWit
 class TriageResult:
     """The answer, the attention ops and tensors of the run, and a description of the run.
 
-    `run` is that of the index of captured ops: model, prompts, source, steps. `left_out` are ops that exceeded the
+    `run` is copied from the index of captured ops: model, prompts, source, steps. `left_out` are ops that exceeded the
     budget. `compared`: whether there was a run without flash attention.
     """
 
@@ -299,7 +299,7 @@ class TriageResult:
 
     @property
     def cases(self) -> tuple[str, ...]:
-        """Case files to examine: that of the wrong op, or those of attention in the wrong tensor's layer."""
+        """Case files to examine: the wrong op's file, or the files of attention in the wrong tensor's layer."""
         match self.answer.guilty:
             case AttentionWrong(case=name) | AttentionOverflows(case=name):
                 return (name,)

@@ -150,7 +150,7 @@ def layer_of(
     """The results in a layer `on` a target; `layer` is None for the tensors before the first and after the last.
 
     `attention` counts ops by status (`unjudged` if inputs are not finite), `ran` are the other ops that the target
-    computed, `wrong` those of them that are wrong; `worst` is the op closest to its limit, `share` its NMSE / limit.
+    computed, `wrong` the wrong ones among these; `worst` is the op closest to its limit, `share` its NMSE / limit.
     `left` are the ops that only the CPU ran. `spoilt` counts tensors of the CPU's run that are not finite.
     """
     statuses = [found.status.value for op in ops for found in op.found if found.on == on]

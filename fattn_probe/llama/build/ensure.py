@@ -119,7 +119,7 @@ def is_unsealed(name: str) -> bool:
 
 def mark_used(folder: Path) -> None:
     """Update the time stamp of a build's seal, by which `cache prune` recognises unused builds."""
-    with contextlib.suppress(OSError):  # the cache may be another user's
+    with contextlib.suppress(OSError):  # the cache may belong to another user
         os.utime(folder / SEAL)
 
 

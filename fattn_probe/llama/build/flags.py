@@ -26,8 +26,8 @@ HOST_OPTIMISATION = ("-O1", "-g1")
 MODEL_OPTIMISATION = ("-O0",)  # libllama only builds graphs, so fast compiling and linking matter most
 COUNTERS = "sim/counters.cpp"  # the source that provides gcov's library
 # Compared with -O2, kernels give the same bits, run 1 to 2 % slower, and compile in 65 to 85 % of the time (tile
-# kernels, whose unrolled code is huge, in half). -fexpensive-optimizations fuses the multiply-adds. Not for mma and vec
-# kernels that report each access, because without unrolling their local arrays stay in memory.
+# kernels, whose unrolled code is huge, in half). -fexpensive-optimizations fuses the multiply-adds. Unused for mma and
+# vec kernels that report each access, because without unrolling their local arrays stay in memory.
 SIM_QUICK = ("-O1", "-fexpensive-optimizations")
 # More headers for files of ggml-cuda/: cooperative_groups.h and mma.h, as for whole programs; a stand-in for CUB
 PROGRAM_HEADERS, LIBRARY_HEADERS = "-Inative/sim/program/include", "-Inative/sim/library"
@@ -81,7 +81,7 @@ class Flags:
         """The OpenMP flag for ggml-cpu, which is upstream's default.
 
         test-backend-ops computes its reference with four threads, and ggml's own barriers spin; on two processors,
-        spinning takes longer than the computation. Not for the cuda engine: its builds run on machines without libgomp.
+        spinning takes longer than the computation. The cuda engine's builds also run on machines without libgomp.
         """
         return ("-fopenmp",) if self.request.engine == "sim" and not self.request.sanitize else ()
 

@@ -92,7 +92,7 @@ class BuildRequest:
 def kernels_apart(engine: str, flavour: str) -> bool:
     """Whether each kernel is compiled separately from the host function that launches it and from other kernels.
 
-    Not with nvcc, not in debug builds, because a debugger looks for a kernel's lines where it is launched, and not in
+    False with nvcc; in debug builds, because a debugger looks for a kernel's lines where it is launched; and in
     coverage builds, which also count kernels that no case launches.
     """
     return engine == "sim" and flavour not in ("debug", "coverage")

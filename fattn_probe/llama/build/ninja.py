@@ -107,7 +107,7 @@ class TimeLeft:
 
     @property
     def seconds(self) -> float | None:
-        """The estimated seconds left: the longest step, or all steps divided by the jobs if that is more; or None."""
+        """The estimated seconds left: the longest step, or all steps divided by the jobs if more; None if unknown."""
         expected = {**self.known, **self.finished}
         samples = [expected[label] for label in self.labels if label in expected]
         if not samples:

@@ -140,7 +140,7 @@ class Planner:
         names = self.kernel_sources()
         compiles = [self.compile(f"{CUDA}/{name}", self.flags.kernel(name), log=not sim) for name in names]
         if sim:
-            dry = self.contents.dry and self.flags.request.flavour not in ("check", "count")  # need hooks
+            dry = self.contents.dry and self.flags.request.flavour not in ("check", "count")  # these need hooks
             unused = SIM_KERNELS if dry else TENSOR_CORES if is_amd(self.flags.request.arch) else ()  # NVIDIA's
             counters = (COUNTERS,) if self.flags.request.flavour == "coverage" else ()
             files = (SIM_HOST, DEBUGGED, *counters, *(name for name in SIM_KERNELS if name not in unused))
@@ -198,7 +198,7 @@ class Planner:
         uses = tuple(f"-DGGML_USE_{backend.upper()}" for backend in backends)
         if name == TEST_BACKEND_OPS:
             source = "overlay/tests/test-backend-ops.cpp"
-            # Without optimisation, it compiles in half the time, but listing upstream's cases takes 20 s longer.
+            # Without optimisation, it would compile in half the time, but take 20 s longer to list upstream's cases.
             return [*self.registry(uses), self.compile(source, self.flags.host(source))]
         if name in WITH_LIBLLAMA:
             # libllama with the requested architectures; the program has stubs for the others

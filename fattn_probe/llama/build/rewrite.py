@@ -77,7 +77,7 @@ class Rewritten:
 
 
 def _rewrite_directives(draft: Draft, *, unrolls: bool) -> None:
-    """Replace `#pragma unroll`, which g++ does not know, by g++'s own pragma or by nothing; rewrite launches in macros.
+    """Replace `#pragma unroll`, unknown to g++, with g++'s own pragma, or delete it; rewrite launches in macros.
 
     A literal number of iterations is kept. Inside a macro, where nvcc also accepts the pragma, it is removed.
     """

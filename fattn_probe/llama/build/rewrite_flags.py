@@ -117,7 +117,7 @@ def _split_at_commas(draft: Draft, start: int, stop: int) -> tuple[Span, ...]:
 
 
 def _single(draft: Draft, caller: Function, found: Mapping[str, Sequence[Template]]) -> Iterator[tuple[str, int]]:
-    """The flags (template name, position) to which a caller passes a template parameter of its own that is not a flag.
+    """The flags (template name, position) to which a caller passes one of its template parameters that is not a flag.
 
     Such a parameter has a single value in a kernel's code, so these flags need not become arguments.
     """

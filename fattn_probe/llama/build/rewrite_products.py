@@ -6,8 +6,8 @@
 LLVM, and therefore nvcc, unrolls the loops around both statements, and duplicates the loops for each outcome of an `if`
 that does not depend on the element. Product and sum then meet in one basic block, where LLVM fuses the sum's first
 operand: `fma(softcap, tanhf(X), round(slope*mask[i]))`. g++ leaves them in two blocks and fuses the second operand. So
-the product stores its factors in two variables like X, and the sum becomes a call to `simt::add`, which can do both.
-A function called between the two is inlined, and its branches separate them. The tile kernel loads V there:
+the product stores its factors in two variables like X, and the sum becomes a call to `simt::add`, which can fuse both.
+A function called between product and sum is inlined, and its branches separate them. The tile kernel loads V there:
 `if (i0 + nwarps*stride_i <= I || i < I)` has no branch if nvcc knows that the first test holds. So such functions count
 their evaluations of the second test, and the sum checks whether the count has changed. ptxas fuses f16 products by the
 same rule.
@@ -258,9 +258,9 @@ def _meeting(body: Body, product: Update, later: Update) -> list[str] | None:
 def _condition(draft: Draft, product: Update, later: Update) -> list[str] | None:
     """C++ tests for whether product and sum meet in one basic block; None if they never do.
 
-    If a loop around the sum alone is not over the elements, they meet in its first iteration. An `if` around one of
-    them must be decided at compile time. LLVM also duplicates a loop for each outcome of a test of a pointer, if
-    product and sum are in the same iteration, as in the vec kernel but not in the mma kernel.
+    If a loop around only the sum does not index the elements, product and sum meet in its first iteration. An `if`
+    around only one of them must be decided at compile time. A pointer test around the sum may also be decided at run
+    time if both are in the same iteration (vec, not mma): LLVM duplicates the loop for each outcome.
     """
     shared = sum(one == other for one, other in zip(product.around, later.around, strict=False))
     before, after = product.around[shared:], later.around[shared:]

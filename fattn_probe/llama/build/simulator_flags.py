@@ -136,7 +136,7 @@ class SimulatorFlags:
     def native(self, source: str) -> tuple[str, ...]:
         """The command for a file of the simulator, given relative to native/: optimised in every flavour."""
         level = UNOPTIMISED if source == SIM_HOST else ("-O2", "-g" if source == DEBUGGED else "-g1")
-        # No other library replaces these functions, so g++ may inline them. But then it sees that the end of a fiber
+        # No other library replaces these functions, so g++ may inline them. Then g++ sees that the end of a fiber
         # does not return, and AddressSanitizer would clear the stack there, whose bounds it does not know.
         inlined = () if self.sanitize else ("-fno-semantic-interposition",)
         generation = next(first for first in TENSOR_CORE_GENERATIONS if cuda_arch(self.arch) >= first)

@@ -149,7 +149,7 @@ def units(files: Iterable[Path]) -> dict[str, tuple[str, ...]]:
 def is_joined(tree: Tree, patches: Iterable[Patch]) -> bool:
     """Whether DISPATCH_OF_TILES, in a tree with these patches, can be compiled as part of DISPATCH."""
     file, whole = (tree.root / CUDA / name for name in (DISPATCH_OF_TILES, DISPATCH))
-    if not file.is_file() or any(DISPATCH_OF_TILES in patch.text for patch in patches):  # also true for fattn-tile.cuh
+    if not file.is_file() or any(DISPATCH_OF_TILES in patch.text for patch in patches):  # also matches fattn-tile.cuh
         return False
     text, there = (path.read_text(errors="replace") for path in (file, whole))
     return not OWN_NAMES.search(text) and set(INCLUDE.findall(text)) <= set(INCLUDE.findall(there))
@@ -184,8 +184,8 @@ def cpu_sources(tree: Tree, machine: str) -> tuple[str, ...]:
     """ggml-cpu's portable files, and those for the processor's architecture.
 
     The portable files are the first list in its CMakeLists; without that list, the result is empty. Excluded are
-    llamafile's matrix product, which attention does not use; `cpu-feats.cpp`, which is for loadable variants; and both
-    `repack.cpp`, a quarter of the compile time, for buffers that only builds with GGML_USE_CPU_REPACK have.
+    llamafile's matrix product, which attention does not use; `cpu-feats.cpp`, which is for loadable variants; and two
+    files `repack.cpp`, which take a quarter of the compile time and serve only builds with GGML_USE_CPU_REPACK.
     """
     cmake, source = text_of(tree, f"{GGML}/ggml-cpu/CMakeLists.txt"), tree.root / GGML
     match = re.search(r"list\s*\(APPEND GGML_CPU_SOURCES\s([^)]*)\)", cmake)
@@ -247,9 +247,9 @@ def launching_files(
     """The additional files that must launch these kernels, beyond those that a build's `files` launch already.
 
     For kernels of one head size, it is the file with all cases of that size, which takes 2.4 s to compile. Otherwise,
-    at most `most` files have only the needed cases, and their names have a bit for each: its number among `every` case
-    of the tree. A file takes 1 s, plus 35 ms per host function. Cases with the same DV share these functions, so they
-    are in one file.
+    at most `most` files have only the needed cases. A file's name has one bit per case: the case's number among `every`
+    case of the tree. A file takes 1 s, plus 35 ms per host function. Cases with the same DV share these functions, so
+    they are in one file.
     """
     there, numbers = set(files), {case: number for number, case in enumerate(every)}
     chosen = [int(match[1], 16) for match in map(OF_CASES.search, there) if match]
@@ -281,8 +281,8 @@ def common_files(
     """The additional files with kernels of COMMON that run beside these kernels, beyond those that `files` contain.
 
     They are chosen as in `launching_files`. A name also contains the sum of the distinct ncols1 (powers of two) of
-    kernels without stream-K; for stream-K kernels, the case has the columns. A file takes 0.25 s to compile, plus 25 ms
-    per kernel.
+    kernels without stream-K; a stream-K kernel's case has the columns. A file takes 0.25 s to compile, plus 25 ms per
+    kernel.
     """
     numbers = {case: number for number, case in enumerate(every)}
     chosen = [(int(match[1], 16), int(match[2], 16)) for match in map(COMMON_OF.search, files) if match]

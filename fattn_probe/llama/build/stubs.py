@@ -4,7 +4,7 @@ Ninja runs this file as a script, so it imports nothing from fattn-probe. When a
 and ends the program with status 87, which tells the build what to add. With FATTN_PROBE_SKIP_KERNELS=1, the stub of a
 kernel case, which returns nothing, only prints its symbol, so a program lists the kernels that it needs. In the stub of
 a vtable, every function is such a stub: objects of that class can be made, but not used. The stub of a type_info has a
-unique name, so a dynamic_cast to that class gives null. Lazy binding would not do instead of stubs, because fattn.cu's
+unique name, so a dynamic_cast to that class gives null. Lazy binding cannot replace the stubs, because fattn.cu's
 table of vec kernels takes addresses, which are resolved at load time.
 """
 

@@ -1,8 +1,8 @@
 """The tiles that each CUDA block works on, computed in the same way as in the kernels.
 
 The stream-K kernel (`flash_attn_ext_f16`) numbers the KV steps of all output tiles consecutively, and gives each block
-an equal share. The others (`flash_attn_tile`, `flash_attn_ext_vec`) assign `gridDim.y` blocks to each tile, which take
-turns.
+an equal share. In the other kernels (`flash_attn_tile`, `flash_attn_ext_vec`), `gridDim.y` blocks take turns on the KV
+steps of each tile.
 """
 
 from collections.abc import Mapping
@@ -184,7 +184,7 @@ def blocks_in_turn(gridDim: tuple[int, int, int], grid: Grid, limits: Limits | N
 
 
 def share_of(block: BlockWork, grid: Grid, parallel_blocks: int, limits: Limits | None = None) -> tuple[TileWork, ...]:
-    """The tiles that a block should have by the kernels' arithmetic, with or without stream-K."""
+    """The tiles that a block should have according to the kernels' arithmetic, with or without stream-K."""
     if block.kbc is None or block.kbc_stop is None:
         return tiles_in_turn(block.blockIdx, parallel_blocks, grid, limits)
     return tiles_of(block.kbc, block.kbc_stop, grid, limits)

@@ -1,4 +1,4 @@
-"""llama.cpp trees from git repositories, by the system's git; and where a checkout branched off from upstream."""
+"""llama.cpp trees from git repositories, with the system's git; and where a checkout branched off from upstream."""
 
 import os
 import re

@@ -63,7 +63,7 @@ class Patch:
 
 @dataclass(frozen=True)
 class Hunk:
-    """One hunk; `start` is its line in the old file by its header, counted from 0."""
+    """One hunk; `start` is its line in the old file according to its header, counted from 0."""
 
     number: int
     start: int

@@ -81,7 +81,7 @@ class InProcess(Debugger):
         pcs: set[int] = set()
         for table in filter(None, (frame.find_sal().symtab for frame in _frames(FRAMES))):
             if PurePosixPath(table.filename).name == file:
-                # the line's code, or the next line's that has any: a call's code may begin at its arguments
+                # the code of the line, or of the next line that has code: a call's code may begin at its arguments
                 lines = table.linetable()
                 behind = {entry.line for entry in lines if entry.line >= int(line)}
                 pcs |= {entry.pc for entry in lines.line(min(behind)) or ()} if behind else set()
@@ -129,7 +129,7 @@ class InProcess(Debugger):
             lines.delete()
 
     def sweep(self, readings: Mapping[int, Sequence[str]]) -> tuple[list[Hit], StopRecord]:
-        """Continue to the first stop outside these breakpoints; at these, read values without stopping."""
+        """Continue to the first stop that is at none of these breakpoints; at these, read values without stopping."""
         hits: list[Hit] = []
 
         def read(number: int) -> bool:
@@ -229,7 +229,7 @@ def _frame(level: int) -> Iterator[gdb.Frame]:
 
 
 def _text(frame: gdb.Frame | None, expression: str) -> str | None:
-    """The text of a value; a variable is looked up in the frame first, ten times as fast as by an expression.
+    """The text of a value; a variable is first looked up in the frame, ten times as fast as evaluating an expression.
 
     cuda-gdb 13.0 dies of an internal error if a device frame lacks the variable, so `frame` is None in device code.
     """

@@ -71,7 +71,7 @@ def read_reply(token: int | None, lines: Iterable[str]) -> Reply:
                 hits.append(line)
         elif first == "*":
             if line.startswith("*stopped"):
-                stopped = line  # only the last one counts: a procedure inside the debugger may cause hundreds
+                stopped = line  # only the last stop counts: a procedure inside the debugger may cause hundreds
         elif line.startswith(mark):
             result = parse_response(line)
             if result["message"] == "exit":

@@ -18,7 +18,7 @@ class StopPoint(gdb.Breakpoint):
     def pass_if(self, act: Callable[[], bool]) -> None:
         """At each hit, call `act`, which may read but not resume; if it returns True, the program continues.
 
-        This takes a fifth of the time of a real stop, which gdb reports as text and over MI. `del stop` undoes it.
+        This takes a fifth of the time of a real stop, which gdb reports as text and over MI. `del stop` undoes this.
         """
         self.stop = lambda: not act()  # type: ignore[method-assign]  # gdb calls `stop` if it exists
 
@@ -52,7 +52,7 @@ class Place:
 
 
 class Lines:
-    """Breakpoints at the lines of functions; each hit calls `advance`, and only stops if it returns another command.
+    """Breakpoints at the lines of functions; each hit calls `advance`, and stops unless that returns `next`.
 
     gdb's own `next` steps single instructions, and takes 1 ms per line. Like `next`, this ignores more code of the
     current line, unless a called function returns to the line's first instruction.

@@ -144,7 +144,7 @@ class OverMI(Debugger):
         reason = REASONS.get(stopped.get("reason", ""), "step")
         function, file, line = _place(stopped.get("frame", {}))
         numbers = set[int]()
-        if reason == "breakpoint":  # all that were hit: the one in the record, and any whose hit count has grown
+        if reason == "breakpoint":  # every breakpoint hit: the one in the record, and those whose hit count has grown
             numbers |= {int(stopped["bkptno"])} if "bkptno" in stopped else set()
             counts = {int(match[1]): int(match[2]) for line in reply.hits if (match := HIT.search(line))}
             numbers |= {number for number, times in counts.items() if times > self._times.get(number, 0)}

@@ -84,7 +84,7 @@ class Debugger(Protocol):
         return stop
 
     def sweep(self, readings: Mapping[int, Sequence[str]]) -> tuple[list[Hit], StopRecord]:
-        """Continue to the first stop outside these breakpoints; at these, read values without stopping.
+        """Continue to the first stop that is at none of these breakpoints; at these, read values without stopping.
 
         `readings` has the expressions of each breakpoint. Inside the debugger, this is several times faster than stops.
         """

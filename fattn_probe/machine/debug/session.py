@@ -61,7 +61,7 @@ MI_FORM = re.compile(r"\d+(-interpreter-exec console |-exec-)?")
 
 
 def require_debugger(command: Sequence[str]) -> None:
-    """Raise BuildError, which says how to install it, if a command line's debugger is not installed."""
+    """Raise BuildError if a command line's debugger is not installed; the message says how to install it."""
     if shutil.which(command[0]) is None:
         raise BuildError(f"{command[0]} is not installed. To install it: {INSTALL}")
 
@@ -71,10 +71,10 @@ class DebugSession:
 
     `debugger` is a command line (`["gdb"]`). `env` is added to the environment of the debugger and so of the program.
     The program runs with `args` and an empty stdin; `stdout` and `stderr` go to files. `deadline` is the time limit in
-    seconds of each command that has none of its own. If the debugger exits early or a command exceeds its deadline, all
+    seconds of each command without a separate one. If the debugger exits early or a command exceeds its deadline, all
     processes are killed, and LostError is raised. Before that, the debugger has `grace` seconds to stop the program and
-    report its place, and again to quit, because killing a GPU's debugger should be avoided. `transcript` is a file for
-    the dialogue; `folder` is temporary and belongs to the session.
+    report where it is, and as long again to quit, because killing a GPU's debugger should be avoided. `transcript` is a
+    file for the dialogue; `folder` is temporary and belongs to the session.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ class Base:
     def launches(self, cases: Sequence[Case], target: Target, progress: Report = silent) -> Launches:
         """The launches of the cases on a simulated GPU; cases whose dry run failed are left out.
 
-        They are cached, so that a base is compiled and run only once. LostError if the base is unavailable.
+        The launches are cached, so that a base is compiled and run only once. LostError if the base is unavailable.
         """
         if self.missing:
             raise LostError(self.missing)
@@ -89,7 +89,7 @@ def base_of(options: RunOptions) -> Base | None:
 
 
 def release_of(build_number: str) -> str:
-    """The pinned release with this build number, or else the default release."""
+    """The pinned release with this build number; without one, the default release."""
     pinned = (PypiSpec(name, version) for name, version in PINS)
     found = (f"pypi:{one.name}=={one.version}" for one in pinned if one.build_number == build_number)
     return next(found, DEFAULT_SOURCE)

@@ -43,7 +43,7 @@ HANDLERS = ".gcc_except_table"
 
 @dataclass(frozen=True)
 class Section:
-    """A section of an object: a digest of its bytes and relocations, and the targets of these.
+    """A section of an object: a digest of its bytes and relocations, and the relocations' targets.
 
     A target is a symbol's name, or the number of a section in the same object.
     """
@@ -120,7 +120,7 @@ class ObjectReader:
             if binding == LOCAL and UNDEFINED < section < RESERVED:
                 header = self.headers[section]
                 start, size, strings = header[4] + value, header[9], header[2] & STRINGS
-                if header[2] & MERGED and name and not (strings and size > 1):  # by its content, wherever it is
+                if header[2] & MERGED and name and not (strings and size > 1):  # by its content, not its place
                     size = self.data.index(b"\0", start) + 1 - start if strings else size
                     said = self.data[start : start + size].hex()
                 else:
@@ -153,7 +153,7 @@ def is_added(path: str) -> bool:
 class ExecutedCode:
     """The code of a build's runner and of its libraries.
 
-    Every run executes the objects for which `is_added` is false, and of the others those that its launches need:
+    Every run executes the objects for which `is_added` is false, and of the other objects those that its launches need:
     `launchers` has the symbols of host functions that launch kernels, by the name of the kernel case, and `bodies`
     those of kernel bodies, by name and template arguments. `cases` are the tree's kernel cases.
     """
@@ -203,7 +203,7 @@ class ExecutedCode:
             if family := BY_KERNEL.get(launch.kernel):
                 case = instance_of(family, launch.values, self.cases)
                 wanted.append(self.launchers.get(case.whole.name) if case else None)
-            if family or any(launch.kernel == kernel for kernel, _ in self.bodies):  # else in the host's objects
+            if family or any(launch.kernel == kernel for kernel, _ in self.bodies):  # else it is in the host's objects
                 wanted.append(self.bodies.get((launch.kernel, launch.values)))
         roots = () if None in wanted else tuple(sorted({name for name in wanted if name}))
         if roots and roots not in self._digests and self._is_told_apart:
@@ -267,7 +267,7 @@ class ExecutedCode:
         """
         places = list(dict.fromkeys(start))
         numbers = {place: number for number, place in enumerate(places)}
-        for number, at in places:  # `places` grows meanwhile
+        for number, at in places:  # `places` grows during the loop
             library, _, code = self._objects[number]
             yield f"{code.sections[at].digest}\n"
             for target in code.sections[at].targets:

@@ -99,7 +99,7 @@ def required_kernels(session: Session, cases: Sequence[Case], target: Target) ->
 def likely_kernels(session: Session, cases: Sequence[Case], target: Target) -> list[KernelCase]:
     """A guess of the kernel cases, without dry runs: those needed before, with other edits or patches of the source.
 
-    So kernels can compile at the same time as the host code that dry runs need.
+    With this guess, kernels can compile at the same time as the host code that dry runs need.
     """
     tree = session.options.tree
     if tree is None:
@@ -288,7 +288,7 @@ def prepare(session: Session, work: Work, program: str = RUNNER) -> None:
     sources = required_sources(case for _, cases in here for case in cases)
     with threads(1) as beside:
         simulated = any(target.engine == "sim" for target, _ in here)
-        tables = beside.submit(unpacked_tables) if simulated else None  # once, half a second, during compiles
+        tables = beside.submit(unpacked_tables) if simulated else None  # half a second, once, while compilers run
         for find in (likely_kernels, required_kernels):
             wanted: dict[tuple[str, str], list[KernelCase]] = defaultdict(list)
             for target, cases in here:

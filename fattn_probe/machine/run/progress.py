@@ -146,7 +146,7 @@ SURE_AFTER = 5.0
 def progress_line(notes: Console) -> Report:
     """A `Report` that rewrites one line during a run, or prints a line per minute if stderr is not a terminal.
 
-    If a run will take more than two minutes by its estimate, it says so once, and suggests a smaller case.
+    If the estimate for a run exceeds two minutes, a note shows it once and suggests a smaller case.
     """
     warned: set[str] = set()
     minutes = 0

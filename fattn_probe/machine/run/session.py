@@ -105,7 +105,7 @@ class Session:
 
     @contextlib.contextmanager
     def persistent_runner(self) -> Iterator[None]:
-        """Reuse one runner for all cases on a target; a case that crashes it runs again in a runner of its own."""
+        """Reuse one runner for all cases on a target; a case that crashes it runs again in a separate runner."""
         with SharedRunner() as shared:
             self.shared = shared
             try:
@@ -156,7 +156,7 @@ class Session:
         request = self.request_for(target)
         try:
             compilers = find_toolchain(request.engine).versions
-        except BuildError:  # perhaps there is a finished build by another machine's compiler
+        except BuildError:  # perhaps there is a finished build, made by another machine's compiler
             return self.build_for(target).manifest
         return new_manifest(request, key_of(request, compilers), Contents())
 

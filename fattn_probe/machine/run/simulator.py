@@ -116,7 +116,7 @@ def ex2_bounds(corrections: I8) -> F32:
     low = np.concatenate([np.full(RANGE // 2, -np.inf), least, np.full(RANGE // 2, -np.inf)])
     high = np.concatenate([np.full(RANGE // 2, np.inf), least + 1, np.full(RANGE // 2, np.inf)])
     low, high = low.reshape(-1, RANGE).max(axis=1), high.reshape(-1, RANGE).min(axis=1)
-    margin = np.maximum((low - high) / 2, 0) + 1e-5  # 1e-5 covers the float32 rounding of both and of the power
+    margin = np.maximum((low - high) / 2, 0) + 1e-5  # 1e-5 covers float32 rounding: middle, margin, power
     return np.stack([(low + high) / 2, margin], axis=1).astype(np.float32)
 
 

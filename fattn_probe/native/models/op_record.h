@@ -49,7 +49,7 @@ class OpRecord {
         return sum;
     }
 
-    // The same with whole allocations, as with a full cache.
+    // The bytes of whole allocations and of the output: the size with a full cache.
     size_t most_bytes() const {
         size_t sum = ggml_nbytes(dst_);
         for (const Root &root : roots_) {

@@ -35,7 +35,7 @@ struct Options {
     bool without_flash_attn = false;
     bool walk = false;                // describe each tensor's values instead of writing attention ops
     bool on_device = false;           // the model runs on a CUDA device
-    std::set<std::string> device_ops; // ggml's names of the ops that run there; with walk, also there
+    std::set<std::string> device_ops; // ggml's names of the ops for the device; with walk, the CPU runs them too
 };
 
 inline ggml_type parse_type(const std::string &name) {

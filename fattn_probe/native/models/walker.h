@@ -1,8 +1,8 @@
 // Describes the values of each tensor in a model's graphs, and how a device's output differs from them.
 //
-// A dialogue of lines, each of which is answered before the next one: the model ({"model": ...}) and each evaluation
-// ({"step": 2}) by `go`; an op that a device is about to run ({"runs": "ROPE Qcur-0"}) by `go`; each computed tensor
-// ({"node": ...}) by `next`.
+// A dialogue of lines; the reader answers each before the next one: the model ({"model": ...}), each evaluation
+// ({"step": 2}) and an op that a device is about to run ({"runs": "ROPE Qcur-0"}) with `go`; each computed tensor
+// ({"node": ...}) with `next`.
 #pragma once
 
 #include "device.h"

@@ -52,7 +52,7 @@ namespace {
 
 constexpr uint32_t detailed = 1; // of Granule::reader; a bit for each word follows
 
-// Allocations lie so far apart that a slot of 8 GiB holds parts of one at most.
+// Allocations lie so far apart that a slot of 8 GiB holds parts of at most one.
 constexpr int slot_bits = 33, address_bits = 48;
 std::atomic<GlobalShadow *> slots[size_t{1} << (address_bits - slot_bits)];
 std::mutex mutex;

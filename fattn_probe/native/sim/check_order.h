@@ -5,8 +5,8 @@
 // A kernel of programmatic dependent launch may begin earlier: when each block of the kernel before it has called
 // cudaTriggerProgrammaticLaunchCompletion() or has ended. The operations done by then are those done when a block of
 // that kernel triggered: all earlier ones if the thread had called cudaGridDependencySynchronize(), else only those
-// done when that kernel began. After the kernel's own wait, all earlier operations of its stream are done. An H100 does
-// this too, even if the kernel in between never waits, or an operation in between is not a kernel (2026-11-25).
+// done when that kernel began. After the kernel's own wait, all earlier operations of its stream are done. An H100 acts
+// like this, even if the kernel in between never waits, or an operation in between is not a kernel (2026-11-25).
 #pragma once
 
 #include "finding.h"

@@ -38,7 +38,7 @@ struct Cell {
 };
 
 // Shared memory by 16 bytes, by words and by bytes. A block's accesses are noted at the coarsest scale that each of
-// them fills: a cell says what has been done to all of its bytes, unless it is parted; then those of the next scale do.
+// them fills: a cell records the accesses to all of its bytes; if it is parted, the cells of the next scale do so.
 struct Shadow {
     template <size_t size> struct Scale {
         Cell cells[Worker::arena_bytes / size];
@@ -110,7 +110,7 @@ inline void read_cell(Cell &cell, Access access, size_t offset) {
     cell.read = access;
 }
 
-// The write that this one overwrites, if they are a race unless the values are equal.
+// The write that this one overwrites, if the two race unless their values are equal.
 inline Access write_cell(Cell &cell, Access access, size_t offset) {
     for (const Access earlier : {cell.read, cell.read_elsewhere}) {
         if (__builtin_expect(unordered(earlier, access), 0)) {
@@ -173,7 +173,7 @@ template <size_t size = 16, class Visit> void visit_cells(size_t start, size_t s
     }
 }
 
-// Whether a static variable holds all of an access: mostly, the one that held the last.
+// Whether one static variable contains a whole access: usually the variable of the last access.
 bool is_in_static_variable(const char *address, size_t bytes) {
     static SIMT_THREAD_LOCAL size_t last = 0;
     const std::vector<StaticVariable> &variables = worker->static_variables();

@@ -12,11 +12,11 @@ struct Part {
     size_t bytes;
 };
 
-// Keeps some memory that the running thread is about to change, the first time that a thread of the attempt does so:
-// `kept` tells.
+// Keeps some memory that the running thread is about to change, unless `kept` says that a thread of the attempt has
+// already kept it.
 void keep_parts(std::atomic<bool> &kept, std::initializer_list<Part> parts);
 
-// Keeps just these bytes: those beside them may be the host's.
+// Keeps just these bytes, because neighbouring bytes may be the host's.
 void keep_bytes(const void *address, size_t bytes);
 
 // Restore the memory from before the attempt, or discard the kept copies.

@@ -10,7 +10,7 @@ namespace simt {
 
 struct Transfer;
 
-// The last kernel that wrote a word: its last block that did, in the order of one host thread, and where.
+// The last kernel that wrote a word, its last block that wrote it (in the order of one host thread), and the place.
 struct Writer {
     struct alignas(8) Thread {
         uint32_t block;

@@ -114,8 +114,8 @@ void tally_instruction(Tally &tally, const WarpInstruction &instruction) {
     }
 }
 
-// The address on a GPU, up to a multiple of 128 bytes: there, dynamic shared memory starts at a multiple of 16; here,
-// it ends at one (worker.h).
+// The address on a GPU, up to a multiple of 128 bytes. On a GPU, dynamic shared memory starts at a multiple of 16; in
+// the simulator, it ends at one (worker.h).
 uintptr_t device_address(const char *address) {
     const auto here = reinterpret_cast<uintptr_t>(address);
     return is_shared(here) && address >= worker->dynamic_memory() ? here + worker->dynamic_bytes() : here;

@@ -83,7 +83,7 @@ template <class Predicate> bool all_lanes(const WarpAccess &access, Predicate pr
     return true;
 }
 
-// Whether all lanes are at the same place in an aligned range, from which they do not stick out.
+// Whether the accesses of all lanes are at the same place of an aligned range, and lie within it.
 bool lies_in_range(const WarpAccess &access, uint32_t bytes) {
     const uintptr_t place = access.first_address() % bytes;
     return place + access.bytes <= bytes &&
@@ -102,7 +102,7 @@ uint32_t elements_in(const WarpAccess &access, uint32_t bytes) {
     return ((1u << access.bytes / element) - 1) << access.first_address() % bytes / element;
 }
 
-// Instructions of one block and kind, between which nothing stands that nvcc could not move them past.
+// Instructions of one block and kind, with no instruction between them that nvcc could not move them past.
 class Neighbours {
   public:
     explicit Neighbours(Instructions &all, std::vector<bool> &gone) : all_(all), gone_(gone) {}
@@ -132,7 +132,7 @@ class Neighbours {
         }
     }
 
-    // Joins the i-th with those that follow it in the same aligned range, if enough of it is wanted.
+    // Joins the i-th with later ones in the same aligned range, if they access enough of the range.
     void join_range(size_t i, uint32_t bytes, uint32_t elements) {
         WarpInstruction &first = all_[indices_[i]];
         std::vector<size_t> parts;
@@ -170,7 +170,7 @@ bool is_one_instruction(const WarpInstruction &instruction) {
     return !is_plain || piece_bytes_of(instruction.access) == instruction.access.bytes;
 }
 
-// A place of its own for each piece of a copy, so that the next piece is not taken for the next turn of a loop: code
+// A separate place for each piece of a copy, so that the next piece is not taken for the next turn of a loop: code
 // lies below 2^47.
 const void *place_of_piece(const void *place, uintptr_t piece) {
     return reinterpret_cast<const void *>(reinterpret_cast<uintptr_t>(place) | piece << 48);

@@ -30,15 +30,15 @@ void split(std::vector<WarpInstruction> &instructions);
 // The number of the basic block of each instruction, as nvcc makes them, from their places in the code alone.
 //
 // A repeated place begins another turn of a loop. nvcc unrolls a loop by four if its body is short and by two if it is
-// longer; that many turns, counted from the loop's first one, form one block. Each remaining turn is a block of its
-// own. A loop with exactly that many turns vanishes, so the code after it is in the same block.
+// longer; that many turns, counted from the loop's first one, form one block. Each remaining turn is a separate block.
+// A loop with exactly that many turns vanishes, so the code after it is in the same block.
 std::vector<uint32_t> blocks_of(const std::vector<WarpInstruction> &instructions);
 
 // Joins the instructions that are side by side in one block; a joined one stands where its first part was.
 //
-// Parts are elements of 2 bytes, or words of 4 bytes. All lanes have to have them at the same place in an aligned group
-// of four elements (then one instruction loads all four, if three of them are wanted; or stores four), or in an aligned
-// pair. Between two loads there is no store to shared memory, and no load between two stores.
+// Parts are elements of 2 bytes, or words of 4 bytes. All lanes must access them at the same place of an aligned group
+// of four (one instruction then loads all four if at least three are accessed, or stores all four if all are) or of an
+// aligned pair. Between two loads there is no store to shared memory, and between two stores no load from it.
 void join(std::vector<WarpInstruction> &instructions);
 
 } // namespace simt

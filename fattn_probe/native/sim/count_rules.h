@@ -25,7 +25,7 @@ struct Wavefronts {
     uint32_t conflicts = 0; // those that an access without bank conflicts would not need
 };
 
-// The instructions that nvcc makes of a copy of a structure: each of the largest power of two, up to 16 bytes, that
+// The instructions that nvcc emits for a copy of a structure. Each has the largest power of two, up to 16 bytes, that
 // divides the size and all addresses. nvcc uses the alignment of the type, which the addresses only approximate: six
 // floats at multiples of 8 bytes are three pieces here and six with nvcc.
 std::vector<WarpAccess> pieces_of(const WarpAccess &access);
@@ -47,7 +47,7 @@ uint32_t copied_sectors_of(const WarpAccess &from, const WarpAccess &to);
 Wavefronts load_wavefronts_of(const WarpAccess &access);
 Wavefronts store_wavefronts_of(const WarpAccess &access);
 
-// The same for lanes that update their words atomically: lanes with the same word take turns.
+// The wavefronts of lanes that update their words atomically: lanes with the same word take turns.
 Wavefronts atomic_wavefronts_of(const WarpAccess &access);
 
 } // namespace simt

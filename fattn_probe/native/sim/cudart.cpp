@@ -296,7 +296,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void 
     if (function == nullptr || !simt::is_stream(stream)) {
         return returned(function == nullptr ? cudaErrorInvalidValue : cudaErrorInvalidResourceHandle);
     }
-    cudaStreamSynchronize(stream); // the function may tell the host's threads
+    cudaStreamSynchronize(stream); // the function may notify other host threads
     function(data);
     return cudaSuccess;
 }

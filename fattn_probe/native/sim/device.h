@@ -19,7 +19,7 @@ struct Resources {
     int registers;
     size_t shared = 0;
     size_t local = 0;
-    bool registers_known = true, shared_known = true; // if not, few are assumed
+    bool registers_known = true, shared_known = true; // if not, a low number is assumed
     std::string origin;
 };
 Resources resources_of(const Description &kernel);

@@ -28,7 +28,7 @@ struct Group {
 };
 
 struct Groups {
-    Group of[warp_size]; // as many as lanes: a lane waits or reads in one at most, and the running one in none
+    Group of[warp_size]; // enough, as a lane waits or reads in at most one group, the running lane in none
 };
 
 // Executes an instruction that takes `count` words of each lane; returns the words of all.
@@ -39,7 +39,7 @@ void exchange_in_group(LaneMask mask, const char *name, uint32_t *words, int cou
 
 LaneMask ballot_in_group(LaneMask mask, bool predicate, const char *name);
 
-// A lane has returned: groups of its warp that waited for it alone go on.
+// A lane has returned: groups of its warp that waited only for this lane continue.
 void release_groups(Warp &warp);
 
 // __activemask(): the lanes of the warp that reach this source line before all lanes wait. A GPU may return fewer.

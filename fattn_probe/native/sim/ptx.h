@@ -29,7 +29,7 @@ __attribute__((always_inline)) inline void copy_async(void *to, const void *from
 }
 void commit_copies();                // the copies since the last commit become a group
 void wait_for_copies();              // all
-void wait_for_copies(uint32_t left); // all but the last groups
+void wait_for_copies(uint32_t left); // all but the last `left` groups
 
 // For the checker: memory accessed by an instruction, not by compiled code. Does nothing without the checker.
 void note_read(const void *address, size_t bytes);

@@ -26,7 +26,7 @@ class RegisterFile {
     void begin(const Warp &warp); // whose registers these are
     Row *read(uint32_t first, uint32_t count);
     Row *write(uint32_t first, uint32_t count, State state);
-    void end(bool loads_end); // bring back what was written; of what was loaded nothing, if nothing reads it any more
+    void end(bool loads_end); // writes computed registers back to the stacks, and loaded ones unless `loads_end`
 
   private:
     void note(uint32_t row, State state);

@@ -26,7 +26,7 @@ class OtherStack {
 
 // Called on a stack on its first use since it was unmarked.
 inline void begin_stack() { __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr); }
-// The functions on this stack will not be returned to; the host thread's own is in use again.
+// No function on this stack will be returned to; the host thread's own stack is in use again.
 inline void leave_stack() {
     void *start = nullptr;
     size_t bytes = 0;

@@ -19,7 +19,7 @@ struct Event {
     bool recorded = false;
     std::chrono::steady_clock::time_point time{};
 };
-// `blocking`: it waits for the legacy default stream, which waits for it.
+// `blocking`: this stream and the legacy default stream wait for each other.
 struct Stream {
     uint32_t number;
     bool blocking;

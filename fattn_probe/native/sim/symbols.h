@@ -19,8 +19,8 @@ SymbolAccess check_symbols(const char *address, size_t bytes);
 
 } // namespace simt
 
-// The rewriter puts SIMT_GUARD behind the declaration of a variable. g++ places those that are static, and those with
-// an initial value, apart from the others, each in the order of their declarations or backwards.
+// The rewriter puts SIMT_GUARD after the declaration of a variable. g++ places static variables, variables with an
+// initial value, and all others in separate groups, each in the order of declaration or in reverse order.
 #if defined(SIMT_CHECK)
 #define SIMT_GUARD_OF(storage, name, bytes, ...)                                                                       \
     [[gnu::used, gnu::aligned(1)]] storage char simt_guard_##name[bytes] __VA_ARGS__;                                  \

@@ -42,7 +42,7 @@ struct Fiber {
     uint32_t copy_group = 0; // groups of cp.async that it has committed
     uint32_t branches = 0;   // see branch()
     bool waited = false;     // for what its kernel depends on, by cudaGridDependencySynchronize()
-    // For the checker: an address in the code behind the warp instruction that it executes.
+    // For the checker: an address in the code just after the warp instruction that it executes.
     const void *site = nullptr;
 
     // Its index in the block, x fastest: warp 0 has threads 0 to 31.

@@ -9,7 +9,7 @@
 
 namespace simt {
 
-#if defined(SIMT_AMD) // AMD's matrix instructions have 24 operands at most, and 16 results
+#if defined(SIMT_AMD) // AMD's matrix instructions have at most 24 operands and 16 results
 constexpr int most_operands = 24, most_results = 16;
 #else
 constexpr int most_operands = 12, most_results = 8;

@@ -1,6 +1,6 @@
 // A copy of a vector: `((int4 *) to)[i] = ((const int4 *) from)[i]`; the rewriter adds SIMT_WHOLE to both sides. A GPU
 // copies the vector at once, and stops if it is misaligned. g++ may copy components, so that the processor would not
-// notice a misalignment, and the checker would be called for each; with this macro, it copies the vector at once too.
+// detect a misalignment, and each would call the checker; with this macro, g++ copies the vector at once too.
 #pragma once
 
 #include <type_traits>

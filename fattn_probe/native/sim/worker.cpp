@@ -235,7 +235,7 @@ Fiber *Worker::next_adversarial() {
     return warps[best].lanes[order_ == Order::last_first ? lowest_lane(lanes) : highest_lane(lanes)];
 }
 
-// Any lane of any warp; the last chosen warp then rests for long, so that others run far ahead of it.
+// Any lane of any warp; the last chosen warp then rests for a long time, so that others run far ahead of it.
 Fiber *Worker::next_at_random() {
     uint32_t choices[max_threads / warp_size];
     uint32_t count = 0;
@@ -426,7 +426,7 @@ void Worker::release_block() {
 
 namespace {
 
-// A GPU pairs barriers at any places, and so lets threads pass that should have waited. llama.cpp's mma kernel used
+// A GPU pairs barriers at different places, so threads pass that should have waited. llama.cpp's mma kernel used
 // this on purpose (until b8672 at least), so only the checker reports it.
 void check_place([[maybe_unused]] Block &block, [[maybe_unused]] const char *file, [[maybe_unused]] int line) {
 #if defined(SIMT_CHECK)

@@ -95,13 +95,13 @@ class Worker {
 
     uint64_t block_index() const; // of the running block, x fastest
 
-    // A fault of a thread of the running block. From now on threads with lower numbers alone run; when none of them can
+    // A fault of a thread of the running block. From now on only threads with lower numbers run; when none of them can
     // go on, the fault of the lowest ends the process.
     void note_fault(const Finding &finding);
     bool has_fault() const { return faulty_thread_ != max_threads; }
-    void stop_if_after_fault(); // the running thread, if it is not one of them
+    void stop_if_after_fault(); // the running thread, unless its number is lower
     [[noreturn]] void stop_thread();
-    [[noreturn]] void leave_attempt(); // it is doubtful: the block ends here (attempt.h)
+    [[noreturn]] void leave_attempt(); // a doubtful attempt: the block ends here (attempt.h)
 
     const Launch *launch = nullptr;
     Block block;

@@ -373,7 +373,7 @@ def test_a_filter_may_leave_an_entry_without_cases_but_not_all(suite):
         (
             "  - name: memory\n    scenarios",
             "  - scenarios",
-            r":12: entries.1: without a name, allowed: a name of its own",
+            r":12: entries.1: without a name, allowed: a unique name",
         ),
         (
             "    only: n_q=2",

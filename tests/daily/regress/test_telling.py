@@ -62,7 +62,7 @@ def test_cases_that_noticed_faults_there_are_named_and_some_of_them_chosen(tree)
     entry, target, case = chosen[0]
     assert next(iter(told.noticed)) == (f"{entry.name} on {target}".removeprefix(" on "), case.name)
     (_, said) = (line.plain for line in told.lines([SimpleNamespace(case=case.name, on=str(target), launches=())]))
-    assert re.match(r"\d+ shipped cases noticed \d+ faults planted in .*, and so reach them \(1 ran\): ", said)
+    assert re.match(r"\d+ shipped cases detected \d+ faults planted in .* and so reach them \(1 ran\): ", said)
     chosen = of(tree, edited(tree, "fattn-mma-f16.cuh", "= i < i_sup ? mask_h")).chosen()
     assert "queries-n_q=1-n_head=1" in [case.name for _, _, case in chosen]  # most faults were in sparse masks
 
@@ -84,7 +84,7 @@ def test_what_is_not_known_is_said(tree):
     told = of(tree, edited(tree, "mma.cuh", "return "))
     assert not told.noticed and told.document()["changed"][0]["file"] == "mma.cuh"
     said = [line.plain for line in told.lines([])]
-    assert said[1] == "which shipped cases reach these lines is not known; they concern mma or tile or vec kernels"
+    assert said[1] == "no shipped case is known to reach these lines; the lines affect mma or tile or vec kernels"
     assert told.chosen(), "the most telling of all"
 
 

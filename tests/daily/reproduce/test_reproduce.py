@@ -454,7 +454,7 @@ def test_cases_of_runs_are_found_as_they_were_run(found):
 
 def test_what_is_not_known_any_more_is_refused(found):
     other = replace(gqa(), source=replace(gqa().source, seed=5))
-    with pytest.raises(InputError, match="gives this case with the same inputs"):
+    with pytest.raises(InputError, match="has this case with the same inputs"):
         found(other)
     with pytest.raises(InputError, match="which is not shipped"):
         found(gqa(), identity=replace(IDENTITY, patches="mine"))

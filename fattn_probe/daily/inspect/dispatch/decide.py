@@ -61,7 +61,7 @@ def plan_of(dispatch: Dispatch, start: str = "run") -> dict[str, Any]:
     for condition in dispatch.conditions:
         if condition.kind == "if constexpr":
             constants.setdefault(condition.function, []).extend(condition.logic.asks())
-        for line in range(condition.lines[0], condition.lines[1] + 1):  # a debugger may stop at any of them first
+        for line in range(condition.lines[0], condition.lines[1] + 1):  # a debugger may stop first at any of these
             place = f"{condition.file}:{line}"
             asks.setdefault(place, []).extend(condition.logic.asks())
             if condition.variable:
@@ -92,7 +92,7 @@ def decisions(conditions: Sequence[Condition], visits: Sequence[Visit]) -> tuple
     """The decisions in order; each condition of a loop appears once, as held if it ever held."""
     found = [item for condition in conditions for item in _of_condition(condition, visits)]
     found.sort(key=lambda item: (item.at, item.condition.lines))
-    loops: dict[tuple[str, int], _Found] = {}  # of a loop's condition: the first that held, else the last
+    loops: dict[tuple[str, int], _Found] = {}  # by condition: its first decision that held, else its last
     once: list[_Found] = []
     for item in found:
         key = item.decision.file, item.decision.line
@@ -104,12 +104,12 @@ def decisions(conditions: Sequence[Condition], visits: Sequence[Visit]) -> tuple
         if item.decision.held:
             once.append(item)
         elif item.decision.leads_to != "continue":
-            once.append(replace(item, decision=replace(item.decision, terms=())))  # the last values would mislead
+            once.append(replace(item, decision=replace(item.decision, terms=())))  # the last values are misleading
     kept: list[Decision] = []
     for item in sorted(once, key=lambda item: (item.at, item.condition.lines)):
         decision, last = item.decision, kept[-1] if kept else None
         named = last is not None and last.held and last.leads_to == decision.leads_to
-        if decision.condition != OTHERWISE or not named:  # else the preceding condition has named the statement
+        if decision.condition != OTHERWISE or not named:  # otherwise the preceding condition already names it
             kept.append(decision)
     terms = [term for decision in kept for term in decision.terms if term.value is not None and "(" in term.text]
     calls = {term.text: term.value for term in terms}  # the result of a call is valid for other decisions too
@@ -128,7 +128,7 @@ def _of_condition(condition: Condition, visits: Sequence[Visit]) -> Iterator[_Fo
         return
     for first, last in _askings(condition, visits):
         found = _asked(condition, _merged(condition, visits[first : last + 1]), visits[last + 1 :])
-        if found:  # made after the functions that it calls, even if the debugger does not see the return to its line
+        if found:  # decided after the functions that it calls, even if the debugger misses the return to its line
             here = (index for index in range(last + 1, len(visits)) if visits[index].function == visits[last].function)
             yield _Found(next(here, last + 1) - 1, found, condition)
     if condition.kind == "if constexpr":
@@ -163,7 +163,7 @@ def _merged(condition: Condition, visits: Sequence[Visit]) -> Visit:
 
 def _asked(condition: Condition, visit: Visit, following: Sequence[Visit]) -> Decision | None:
     behind = next((later for later in following if later.function == visit.function), None)
-    if condition.kind == "switch":  # by the value's case label, or by the line that the program executed next
+    if condition.kind == "switch":  # found by the value's case label, or by the line that the program executed next
         value = visit.values.get(condition.logic.ask)
         labelled = [(case, str(value)) for case in condition.cases if value is not None and value in case.labels]
         entered = [
@@ -200,7 +200,7 @@ def _decision(condition: Condition, held: bool, text: str, leads_to: str, terms:
 def _passed(condition: Condition, visits: Sequence[Visit]) -> Iterator[_Found]:
     """The decisions of an `if constexpr`, which leaves no code: it held if the program entered its body.
 
-    It did not hold if the program skipped the body; but between `#if` and `#endif`, this proves nothing: the body
+    It did not hold if the program skipped the body; but between `#if` and `#endif`, a skipped body proves nothing: it
     may not have been compiled.
     """
     body = condition.body or condition.lines
@@ -220,7 +220,7 @@ def _passed(condition: Condition, visits: Sequence[Visit]) -> Iterator[_Found]:
 
 
 def _terms(logic: Logic, known: Truths, values: Values) -> Iterator[Term]:
-    """Yield each atom with its truth, then its variables; leaves out pointers, whose values explain nothing."""
+    """Yield each atomic part with its truth, then its variables; leaves out pointers, whose values explain nothing."""
     seen: set[str] = set()
     for atom in logic.atoms():
         truth = known.get(atom.text)
@@ -284,7 +284,7 @@ def _reachable(files: Iterable[SourceFile], enums: frozenset[str]) -> Iterator[t
 
 
 def _in_macro(file: SourceFile, name: str) -> set[str]:
-    """The names in a macro's body, and in those of the macros that it uses, directly or indirectly."""
+    """The names in the bodies of a macro and of all macros that it uses, directly or indirectly."""
     found: set[str] = set()
     waiting = [name]
     while waiting:
@@ -302,7 +302,7 @@ READERS = (Path(cxx.__file__).parent, Path(__file__).parent)
 
 @cache
 def remembered_dispatch(root: Path) -> Dispatch:
-    """The dispatch of the tree at `root`, read once per process; cached for the same source and the same reading code.
+    """The dispatch of the tree at `root`, read once per process, and cached for the same source and reader.
 
     A read-only cache is not an error, and a damaged document is replaced.
     """

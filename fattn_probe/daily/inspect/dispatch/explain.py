@@ -65,7 +65,7 @@ def _read(decision: Decision) -> _Read:
 
 
 class _Function:
-    """The decisions of one function. `final` is its last effect, `bound` its own template arguments.
+    """The decisions of one function. `final` is its last effect, `bound` the function's template arguments.
 
     `foreign` matches a condition that only the other vendor's GPUs fulfil.
     """

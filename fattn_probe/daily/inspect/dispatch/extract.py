@@ -33,8 +33,8 @@ class Condition:
     """A condition in a function of the dispatch, on `lines` (first and last, inclusive, like all lines here).
 
     `leads_to` is the source text of the consequence if the condition holds. A `value` is a bool or a `?:` assigned to
-    `variable`. An `outcome` has no condition: it returns a choice or calls another function; so does a `macro`, whose
-    conditions are hidden. `around` is the enclosing block. `guarded`: between `#if` and `#endif`.
+    `variable`. An `outcome` has no condition: it returns a choice or calls another function. A `macro` does so too, but
+    its conditions are hidden. `around` is the enclosing block. `guarded`: between `#if` and `#endif`.
     """
 
     function: str
@@ -94,7 +94,7 @@ def _unblocked(statements: Iterable[Statement]) -> Iterator[Statement]:
 
 @dataclass(frozen=True)
 class Value:
-    """A value given to a variable: the tokens `asked` (of a `?:`, only the condition) and `chosen` (its result)."""
+    """A value given to a variable: the tokens `asked` (for a `?:`, only its condition) and `chosen` (the result)."""
 
     variable: str
     asked: Span
@@ -251,7 +251,7 @@ class Extract:
         return None
 
     def _leads(self, body: Sequence[Statement]) -> str:
-        """The effect of a body: its first outcome, or else its first assignment.
+        """The effect of a body: its first outcome; without one, its first assignment, jump or constant.
 
         If the body has only a nested `if`, this is the text of that `if`.
         """

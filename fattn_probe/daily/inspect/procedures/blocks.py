@@ -14,7 +14,7 @@ from fattn_probe.machine.debug.values import numbers
 Points = dict[int, str]
 """Anchors by breakpoint number."""
 BLOCK = "_block"
-"""The suffix of anchors at which a block of a kernel without stream-K knows its work."""
+"""The suffix of anchors at which a block's work is known, in kernels without stream-K."""
 
 
 def block_anchors(anchors: Iterable[str]) -> list[str]:
@@ -107,9 +107,9 @@ class BlockReader:
         """The expressions to read, by breakpoint (after its first hit)."""
 
     def first(self, debugger: Debugger, stop: StopRecord, names: Sequence[str]) -> Document:
-        """Make the record of a breakpoint's first hit, at the current stop.
+        """Record a breakpoint's first hit, at the current stop.
 
-        A breakpoint in a branch that is not compiled moves to the next compiled line, which may have its own.
+        A breakpoint in a branch that is not compiled moves to the next compiled line, which may already have one.
         """
         point = stop.breakpoints[0]
         values = zip(names, debugger.evaluate(names), strict=True)
@@ -117,7 +117,7 @@ class BlockReader:
         return self.record(Hit(point, debugger.evaluate(self.known[point])))
 
     def record(self, hit: Hit) -> Document:
-        """Make a record of the integer variables and the block's index."""
+        """Record the integer variables and the block's index."""
         where = self.points[hit.breakpoint]
         *texts, block = hit.values
         values = zip(self.known[hit.breakpoint], map(number, texts), strict=False)

@@ -23,16 +23,16 @@ LAUNCHER = "launch_fattn<"
 def trace_dispatch(debugger: Debugger, plan: Mapping[str, Any]) -> tuple[list[Document], StopRecord]:
     """Run the program, and step from the dispatch's entry into the launching function; returns (visits, last stop).
 
-    Only the dispatch from the entry counts: to check for support, a backend already chooses a kernel before. A
-    visit is {function, file, line, values, after}, with the values of the plan's expressions before and after the line.
-    There are no visits if the program never reached the entry.
+    Only the dispatch from the entry counts; a backend also chooses a kernel earlier, to check for support. A visit is
+    {function, file, line, values, after}, with the values of the plan's expressions before and after the line. The list
+    is empty if the program never reached the entry.
     """
     entry = _insert(debugger, [plan["entry"]])
     stop = debugger.resume(plan["start"])
     debugger.delete(*entry)
     if not set(entry).intersection(stop.breakpoints):
         return [], stop
-    # Conditions call some functions of the entry's file. It steps into functions in headers instead: their lines
+    # Conditions call some functions of the entry's file. The walk steps into functions in headers: their lines
     # are in one compilation unit per kernel, and a search in all units takes seconds.
     first, *functions = plan["functions"]
     points = _insert(debugger, [each["location"] for each in functions if each["file"] == first["file"]])
@@ -90,7 +90,7 @@ class _Walk:
         asks = [*self.plan["asks"].get(place, ()), *(function["constants"] if entered else ())]
         here["values"] = self.values(asks)
         self.visits.append(here)
-        if place in self.plan["after"] and self.waiting is None:  # a multi-line statement visits its first line again
+        if place in self.plan["after"] and self.waiting is None:  # a multi-line statement's first line is visited again
             self.waiting = here, *self.plan["after"][place]
         return function
 
@@ -100,7 +100,7 @@ class _Walk:
         return next((item for item in here if item["lines"][0] <= line <= item["lines"][1]), None)
 
     def look_back(self, here: Document) -> None:
-        """Record the value that a statement gave its variable, once the program has passed the statement."""
+        """Record the value that a statement assigned to its variable, once the program has passed the statement."""
         if self.waiting is None:
             return
         visit, (first, last), name = self.waiting
@@ -260,7 +260,7 @@ def watch(debugger: Debugger, plan: Document) -> Document:
 
 
 def _read(debugger: Debugger, plan: Document) -> Document:
-    """Read the expressions: `values`, and `refusals` of those without (see `examine.BreakRefusal`)."""
+    """Read the expressions: `values`, and `refusals` of expressions without a value (see `examine.BreakRefusal`)."""
     values = dict(zip(plan["expressions"], debugger.evaluate(plan["expressions"]), strict=True))
     refusals: Document = {}
     for expression in (expression for expression, value in values.items() if value is None):

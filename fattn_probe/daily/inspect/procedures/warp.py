@@ -177,7 +177,7 @@ class _Reader:
             if self._complete():
                 break
             if self._one_step and self._readings and SOFTMAX not in points.values():
-                points |= self._insert(SOFTMAX, RESCALED)  # before this step, these would stop in other steps too
+                points |= self._insert(SOFTMAX, RESCALED)  # inserted earlier, these would stop in other steps too
             stop = self._debugger.resume("continue")
         self._debugger.delete(*points)
         stopped = [] if anchors else [stop.reason, stop.detail, stop.function]
@@ -194,14 +194,14 @@ class _Reader:
         }
 
     def _steps(self, anchor: str) -> Sequence[int]:
-        """The KV steps to stop in, empty for all; the results of a step are read at the start of the next one."""
+        """The KV steps to stop in, empty for all; the results of a step are read at the start of the next step."""
         kb0 = self._plan["kb0"]
         if kb0 is None or anchor in AFTER:
             return ()
         return (kb0, kb0 + 1) if anchor == LOGITS else (kb0,)
 
     def _values(self, names: Sequence[str]) -> list[str | None]:
-        """Read values in the newest frame, or else in its caller: cuda-gdb loses a parameter after its last use."""
+        """Read values in the newest frame, otherwise in its caller: cuda-gdb loses a parameter after its last use."""
         values = self._debugger.evaluate(names)
         lost = [at for at, value in enumerate(values) if value is None or OPTIMISED_OUT in value]
         if lost:
@@ -211,7 +211,7 @@ class _Reader:
         return values
 
     def _take(self, anchors: Set[str], stop: StopRecord) -> None:
-        """Read the lanes at a stop; it belongs to several anchors if the debugger moved one to another's line."""
+        """Read the lanes at a stop; a stop has several anchors if the debugger moved a breakpoint to another's line."""
         if (ITERATION in stop.function) == bool(AFTER & anchors):
             return  # after the last step, the rescale for the sinks is on the same line
         if ITERATION in stop.function and not self._kernel["variables"]:
@@ -306,9 +306,9 @@ def _finite(read: dict[str, Numbers], *, half: bool) -> bool:
 
 
 def read_lanes(debugger: Debugger, plan: Document) -> Document:
-    """Read the lanes of one warp of a block at some lines, until all lanes have reached the last one.
+    """Read the lanes of one warp of a block at some lines, until all lanes have reached the last line.
 
-    `plan`: that of `run_to_launch`, plus `block`, `warp`, and `reads`, lines in the kernel's order: `anchor`,
+    `plan`: the plan of `run_to_launch`, plus `block`, `warp`, and `reads`, lines in the kernel's order: `anchor`,
     `locations`, `step` (an expression, empty after the last step) and `values` (expressions by name). Returns
     `readings` (`anchor`, `lane`, `step`, `values` by name) and `stopped` (the reason if the program ended early).
     """

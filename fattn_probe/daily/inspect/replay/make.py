@@ -51,7 +51,7 @@ def replay_of(
 ) -> Replay:
     """Make the replay of a run; without facts, the division of work is derived from the launches.
 
-    The rows are those of the replay `beside` it; without one, the row that the trace followed, and the worst rows.
+    The rows are the same as in the replay `beside`; without it, the row that the trace followed, and the worst rows.
 
     Raises InputError if no attention kernel with known sizes ran.
     """
@@ -81,7 +81,7 @@ def replay_of(
         if assumed := modelled.assumed(geometry):
             notes.append(f"The kernel's numbers rest on an assumption: {assumed}.")
     if row_errors is None:
-        notes.append("There is no map of errors: only a sample of the output was checked, or there is none.")
+        notes.append("There is no map of errors: only a sample of the output was checked, or there is no output.")
     worst_sequence, worst = 0, dict[int, float]()
     if row_errors is not None:
         tiles, worst_sequence = geometry.indices(row_errors.shape), int(row_errors.max(axis=(1, 2)).argmax())
@@ -142,7 +142,7 @@ def _rows(modelled: ModelledRows, geometry: Geometry, errors: F64 | None, first:
 def _places(
     trace: JudgedTrace, geometry: Geometry, facts: Facts
 ) -> Iterator[tuple[StepPlace, str, TracedStep | Stage]]:
-    """Yield everything that a trace read, in its order, each with its place and the warp that it was read from."""
+    """Yield everything that a trace read, in its order, each with its place and the warp in which it was read."""
     lane, who = next(f"block={one.block}" for one in facts.blocks if one.blockIdx == trace.block), headline(trace)
     for tile in trace.tiles:
         index = index_of(tile.tile.tile, geometry.grid)

@@ -55,7 +55,7 @@ class Lanes:
 
     @classmethod
     def of(cls, replay: Replay) -> "Lanes":
-        """Choose the highest lanes and the widest steps that fit."""
+        """Choose the tallest lanes and the widest steps that fit."""
         lanes = replay.lanes
         row = min(22.0, max(6.0, 1100 / max(1, len(lanes))))
         left = max(LEFT, 7.0 * max(len(lane.name) for lane in lanes) + 14)
@@ -249,7 +249,7 @@ def _row(replay: Replay, row: RowNumbers) -> dict[str, Any]:
 
 
 def _arrays(pairs: Sequence[Sequence[F64]]) -> list[str]:
-    """Encode the kernel's arrays, joined, and their errors; each pair is a kernel's array and the exact one."""
+    """Encode the kernel's arrays, joined, and their errors; each pair is a kernel's array and the exact array."""
     ours, right = (np.concatenate([NO_ROWS, *each]) for each in ([pair[at] for pair in pairs] for at in (0, 1)))
     with np.errstate(invalid="ignore", over="ignore"):
         return [base64.b64encode(one.astype("<f4").tobytes()).decode() for one in (ours, ours - right)]

@@ -1,6 +1,6 @@
 """A run as lanes of steps: each CUDA block's steps in order, and the sums of the kernel that runs after it.
 
-Neither the simulator nor a GPU records when a block does a step, so a lane only has the order within a block. The lines
+Neither the simulator nor a GPU records when a block does a step, so a lane shows only the order in its block. The lines
 of llama.cpp's source that do a step are found in a tree by their text."""
 
 import csv
@@ -102,7 +102,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class StepPlace:
-    """A step of a lane: a KV step of a tile, or without one, the lane's last step."""
+    """A step of a lane: a KV step of a tile or, without a tile, the lane's last step."""
 
     lane: str
     tile: int = -1
@@ -139,8 +139,8 @@ class Replay:
 
     `tiles` are the names of output tiles. `masks` has a digit per KV step for each tile, the visible share (9: all), or
     is empty. `errors` (n_head, n_q) are the largest errors of the sequence with the worst error, in units of the
-    expected error (None if unknown). `rows` are those whose numbers are shown, worst first, and `outputs` their rows of
-    dst. Warps that share a column take turns on `chunk` KV rows. `notes` list what is unknown.
+    expected error (None if unknown). `rows` are the output rows whose numbers are shown, worst first, and `outputs`
+    their rows of dst. Warps that share a column take turns on `chunk` KV rows. `notes` list what is unknown.
     """
 
     title: str
@@ -175,7 +175,7 @@ class Replay:
 
 
 def lanes_of(facts: Facts, case: Case, geometry: Geometry) -> tuple[Lane, ...]:
-    """A lane for each block of the attention kernel, then one for each tile whose parts a second kernel adds."""
+    """A lane for each block of the attention kernel, then a lane for each tile whose parts a second kernel adds."""
     grid, stream_k, found = geometry.grid, geometry.kernel.family.stream_k, list[Lane]()
     moved = [_traffic(case, geometry, tile) for tile in tiles_in(grid)]
     parts: list[list[int]] = [[] for _ in moved]

@@ -46,7 +46,7 @@ class RowInBlock:
 
 @dataclass(frozen=True)
 class RowNumbers:
-    """An output row: its parts by their first KV steps, and its output in the kernel's arithmetic and exact."""
+    """An output row: its parts by their first KV steps, and its output in the kernel's arithmetic and exactly."""
 
     row: Row
     parts: tuple[RowInBlock, ...]

@@ -52,8 +52,8 @@ class TracedOperands:
 class WarpInputs:
     """The columns of a warp: scaled Q (columns, DKQ), K and V of their K/V head, slope * mask (columns, n_kv).
 
-    `sink` is that of each column, None if the warp adds no sinks: only the first of the warps that share a column adds
-    them, in the block that ends the tile. `query` and `head` identify each column; `exists` is false past the last one.
+    `sink` is each column's sink, None if the warp adds none: only the first of the warps that share a column adds them,
+    in the block that ends the tile. `query` and `head` identify each column; `exists` is false past the last one.
     """
 
     Q: F64

@@ -25,7 +25,7 @@ Reader = Callable[[BlockWork, int, int], Document]
 
 F16_MAX = 65504.0
 LEFT = ("KQ_max", "KQ_rowsum", "VKQ_C", "KQ_C")
-"""Variables in the order of computation: those left by the previous step, then (MADE) those of this step."""
+"""Variables in the order of computation: those from the previous step, then (MADE) those that this step computes."""
 MADE = {SOFTMAX: ("KQ_max", "KQ_C", "KQ_max_scale", "KQ_rowsum")}
 # The simulator's build rewrites divisions, but keeps them on their line
 DIVISIONS = ((MMA, r"^\s*dstk_val\.x .*\bKQ_rowsum_j;"), (COMMON, r"^\s*\*dst = dst_val\b.*\browsum;"))
@@ -68,7 +68,7 @@ def in_inputs(case: Case, inputs: Inputs) -> FirstNotFinite | None:
 
 
 def in_dst(dst: npt.NDArray[np.floating[Any]]) -> FirstNotFinite | None:
-    """The first NaN or infinity in `dst`, whose shape is ggml's `ne` reversed; does not say yet where it comes from."""
+    """The first NaN or infinity in `dst`, whose shape is ggml's `ne` reversed; its origin is not yet known."""
     bad = np.argwhere(~np.isfinite(dst))
     if not len(bad):
         return None
@@ -106,7 +106,7 @@ class NaNSearch:
     """The search for the first NaN or infinity of an op; `facts` are the op's facts, including its blocks.
 
     `source` is ggml-cuda/ of the tree that was built. This class reads the registers of mma kernels; `in_stages`
-    searches those of other kernels.
+    searches the registers of other kernels.
     """
 
     operands: TracedOperands
@@ -124,7 +124,7 @@ class NaNSearch:
             found = self._in_block(query, head, block, tile)
             if found is not None:
                 return found
-        alone = len(pieces) == 1  # all accumulators are finite, but dst is not: the row's sum is 0
+        alone = len(pieces) == 1  # the accumulators are finite and dst is not, so the row's sum is 0
         file, pattern = DIVISIONS[0 if alone else 1]
         place = next((f"{file}:{line}" for line in matching(overlay_lines(self.source / file), pattern)), "")
         said = "its mask is -inf everywhere, " if masked else ""
@@ -161,7 +161,7 @@ class NaNSearch:
             return range(first, first + fragments.np)
 
         ncols1, ncols2 = self._columns
-        guess = Fragment(16, 8 if ncols1 * ncols2 == 8 else 16, "float")  # 8 columns per warp in a tile of 8, else 16
+        guess = Fragment(16, 8 if ncols1 * ncols2 == 8 else 16, "float")  # a warp has 8 columns in a tile of 8, else 16
         nwarps = int(self.facts.launch["block_dim"][1])
         warps, seen = [warps_of(WarpFragments(guess, guess, ncols1, ncols2, nwarps, 0))[0]], set[int]()
         while warps:
@@ -209,7 +209,7 @@ class InWarp:
                         number = int(bad[0])
                         at = {"query": int(inputs.query[column[number]]), "head": int(inputs.head[column[number]])}
                         at |= self._along(reading, name, int(places.along[reading["lane"], number]))
-                        # a value found at the start of a step was computed in the step before
+                        # a value found at the start of a step was computed in the previous step
                         kb0 = last if reading["kb0"] is None else int(reading["kb0"])
                         kb0 -= reading["anchor"] == LOGITS and name != "KQ_C"
                         return self._found(reading, (name, number, kb0), float(values[number]), at)

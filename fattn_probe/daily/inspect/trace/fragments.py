@@ -200,10 +200,10 @@ Registers = Mapping[str, F64]
 class Step:
     """The registers of a warp in one step, each variable as [lane][number].
 
-    The keys for the start of the step are `before.` KQ_C (before the mask), KQ_max, KQ_rowsum, VKQ_C; then `softmax.`
-    KQ_C (P), KQ_max, KQ_rowsum, KQ_max_scale, and `rescaled.` VKQ_C; for its end, `after.` KQ_max, KQ_rowsum, VKQ_C;
-    after a tile's last step, with the sums over lanes and the sinks, the same under `sunk.`. A variable that could not
-    be read in all lanes is missing. `indices` are the KV rows that a sparse kernel gathers.
+    Keys at the start of the step: `before.` KQ_C (before the mask), KQ_max, KQ_rowsum, VKQ_C. After the softmax:
+    `softmax.` KQ_C (P), KQ_max, KQ_rowsum, KQ_max_scale, and `rescaled.` VKQ_C. At its end: `after.` KQ_max, KQ_rowsum,
+    VKQ_C. After a tile's last step, `sunk.` has these three, summed over lanes and with the sinks added. A variable not
+    read in all lanes is missing. `indices` are the KV rows that a sparse kernel gathers.
     """
 
     tile: int
@@ -255,7 +255,7 @@ def _numbers(lanes: Mapping[int, Mapping[str, Sequence[float]]], VKQ: Fragment) 
 
 
 def numbers_of(variable: str, values: Sequence[Any], VKQ: Fragment) -> F64:
-    """Convert a variable's readings to numbers; those of VKQ_C are bits of halves if its fragments are half2."""
+    """Convert a variable's readings to numbers; the readings of VKQ_C are bits of halves if its fragments are half2."""
     half = variable == "VKQ_C" and VKQ.T == "half2"
     bits = np.array(values, np.uint16).view(np.float16) if half else values
     return np.asarray(bits, np.float64)

@@ -47,7 +47,7 @@ class WarpOfColumns:
 
     @property
     def part(self) -> int:
-        """The warp's number among those that share its columns."""
+        """The warp's number among the warps that share its columns."""
         return self.warp % self.shared
 
     @cached_property
@@ -91,7 +91,7 @@ class WarpOfColumns:
         """The `reads` of `read_lanes`: the lines, and the expressions to read there."""
         name, columns = self.rows.kernel.family.name, len(self.columns)
         state = {value: value for value in STATE}
-        if self.is_tile:  # the iteration is a function that gets pointers to the state
+        if self.is_tile:  # the iteration is a function that receives pointers to the state
             logits = {"KQ": "KQ_acc", "VKQ": f"*VKQ@{columns * self.d.shape[1] // 2}"}
             weights = {"KQ_max": f"*KQ_max@{columns}", "KQ_sum": f"*KQ_sum@{columns}"}
         else:

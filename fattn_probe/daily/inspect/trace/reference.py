@@ -112,8 +112,8 @@ class JudgedTrace:
     """A traced warp of a block: `tiles` has the registers of the mma kernel, `stages` everything else.
 
     `shared` warps work on its columns. `fragments` is None for other kernels. `row` is the output row that was followed
-    through memory, None without stages; `missing` is the reason if it is None. `assumed` names the model's assumptions
-    about the GPU. `stopped` says why the program stopped before everything was read; otherwise it is empty.
+    through memory, None without stages; `missing` is the reason if `row` is None. `assumed` names the model's
+    assumptions about the GPU. `stopped` says why the program stopped before everything was read; otherwise it is empty.
     """
 
     block: tuple[int, int, int]
@@ -225,7 +225,7 @@ def _step(step: WarpStep, exact: _Exact) -> TracedStep:
 
 
 def _judged(step: WarpStep, quantity: Quantity) -> tuple[Checked, StepDeviation | None]:
-    """Summarise a quantity's errors in existing columns; also returns the worst one if it exceeds its bound."""
+    """Summarise a quantity's errors in existing columns; also returns the worst error if it exceeds its bound."""
     exists = step.inputs.exists[step.column(quantity.places.column)]
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(quantity.error == 0.0, 0.0, quantity.error / quantity.bound)

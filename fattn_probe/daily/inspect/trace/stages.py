@@ -95,7 +95,7 @@ class ModelledRows:
     def VKQ_error(self, row: Row, parts: Parts, KV_rows: int) -> F64:
         """A bound on the error of P V, summed over `KV_rows` KV rows, for each block that works on a row.
 
-        The bound covers the errors of P and the sum: a rounding per row in float32, eight standard deviations in f16.
+        The bound covers the errors of P and the sum: one rounding per row in float32, eight standard deviations in f16.
         """
         sequence, _, head = row
         V = self.operands.V[sequence, head // self.operands.group]
@@ -274,7 +274,7 @@ class StoredRow:
         return [(a, buffer, FLOAT * i, FLOAT * n) for a, buffer, i, n in [*found, (FINISHED, *dst, DV)]]
 
     def stages(self, document: Mapping[str, Any], places: Mapping[str, str]) -> Iterator[Stage]:
-        """The stages in a document of `read_row`: the stored parts, then dst, compared with the parts' result."""
+        """The stages in a document of `read_row`: the stored parts, then dst, compared with the output of the parts."""
         texts = document["parts"]
         *stored, dst = (None if text is None else np.frombuffer(bytes.fromhex(text), "<f4") for text in texts)
         expected, parts = self.rows.parts(self.row), self.parts

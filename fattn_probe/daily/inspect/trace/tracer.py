@@ -137,7 +137,7 @@ class Tracer:
         launches = launches or dry_launches(session, self.case, self.target)
         geometry = None if constants is None else geometry_of(self.case.op, launches, arch, constants)
         if geometry is None or constants is None:
-            return None, "there is no rounding model of this kernel, which the end of a trace needs"
+            return None, "the end of a trace needs a rounding model, and there is none of this kernel"
         return (ModelledRows(self.case, self.inputs, geometry.kernel, arch, constants), geometry), ""
 
     def _row(
@@ -178,7 +178,7 @@ class Tracer:
         return block_arrays(documents, chosen.tiles, about)
 
     def find_not_finite(self, dst: npt.NDArray[np.floating[Any]]) -> FirstNotFinite | None:
-        """Find the origin of the first NaN or infinity in the inputs or `dst` (`ne` reversed); None without one."""
+        """Find the origin of the first NaN or infinity in the inputs or `dst` (`ne` reversed); None without any."""
         found, last = in_inputs(self.case, self.inputs), in_dst(dst)
         if found is not None or last is None:
             return found
@@ -239,7 +239,7 @@ class Tracer:
         if not steps:
             at_work = [item.block for item in self.facts.blocks if item.tiles]
             nearest = min(at_work, key=lambda other: abs(other - block), default=None)
-            raise InputError(f"{where}.block: block {block} has no work; the nearest that has some is {nearest}")
+            raise InputError(f"{where}.block: block {block} has no work; the nearest block with work is {nearest}")
         if kb0 is not None and kb0 not in steps:
             does = ", ".join(f"{tile.kb0_start} to {tile.kb0_stop - 1}" for tile in work.tiles)
             raise InputError(f"{where}.kb0: block {block} does not do step {kb0}, only {does}")

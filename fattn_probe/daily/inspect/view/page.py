@@ -108,7 +108,7 @@ def _lines(value: Value) -> str:
 
 
 def environment(*packages: str) -> Environment:
-    """The templates beside this module and those of other packages; everything except `Markup` is escaped."""
+    """The templates in this module's folder and in other packages; everything except `Markup` is escaped."""
     found = Environment(
         loader=ChoiceLoader([PackageLoader(name) for name in (*packages, "fattn_probe.daily.inspect.view")]),
         autoescape=True,
@@ -139,5 +139,5 @@ def map_of(facts: Facts, name: str) -> dict[str, Any] | None:
     found = page_map(facts)
     if found is None:
         return None
-    labels, work = map(Markup, pinned(found.drawing(), found.left, ids=name))  # its foreign text is escaped
+    labels, work = map(Markup, pinned(found.drawing(), found.left, ids=name))  # text from outside is already escaped
     return {"labels": labels, "work": work, "notes": found.notes(), "sentences": summary(facts)}

@@ -149,7 +149,7 @@ def render(facts: Facts, reasons: Sequence[str] = (), *, verbose: bool = False) 
     coverage, notes = check(facts), occupancy_legend(facts)
     if (facts.about.get("engine"), facts.about.get("flavour")) == ("cuda", "debug"):
         notes.append(
-            "nvcc -G uses more registers: of a release build, more blocks may fit on an SM, and share the work"
+            "nvcc -G uses more registers: in a release build, more blocks may fit on an SM, and share the work"
         )
     params = {name: value for name, value in facts.op_params.items() if name != "op_params"}
     sections: dict[str, list[RenderableType]] = {

@@ -59,7 +59,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class TileRow:
-    """An output tile, and the KV steps that each block does of it."""
+    """An output tile, and the KV steps of it that each block does."""
 
     tile: Tile
     spans: tuple[Span, ...]
@@ -67,7 +67,7 @@ class TileRow:
 
 @dataclass(frozen=True)
 class MapSelection:
-    """The numbers of the rows to draw, in order. With a `period`, all later rows repeat the last `period` of these.
+    """The numbers of the rows to draw, in order. With a `period`, all later rows repeat the last `period` rows drawn.
 
     `blocks_on` is the increase in block numbers from one repetition to the next.
     """
@@ -133,7 +133,7 @@ def select(rows: Sequence[TileRow], grid: Grid, most: int, marked: Iterable[Tile
 
 
 def _repeating(rows: Sequence[TileRow], most: int) -> MapSelection | None:
-    """Choose the first rows, if all others repeat them with different block numbers.
+    """Choose the first rows, if all later rows repeat them with different block numbers.
 
     The division of T tiles among B stream-K blocks repeats after T/gcd(B, T) tiles.
     """

@@ -178,7 +178,7 @@ def svg_of(facts: Facts, name: str = "map") -> str:
 
 
 def work_map(facts: Facts, paper: Paper, most: int | None, coverage: Coverage | None) -> WorkMap | None:
-    """Lay out the map with the highest rows that fit, a gap where the head changes, and a line for omitted tiles."""
+    """Lay out the map with the tallest rows that fit, a gap where the head changes, and a line for omitted tiles."""
     grid, rows = facts.grid, rows_of(facts)
     if grid is None or not facts.blocks:
         return None
@@ -255,7 +255,7 @@ def _labels(found: WorkMap) -> Iterator[Mark]:
 
 
 def _work(found: WorkMap, titled: bool) -> Iterator[Mark]:
-    """The part of every block."""
+    """The marks for each block's part."""
     for top, row, segment in found.segments():
         if len(segment.doers) == 1:
             (span,) = segment.doers
@@ -268,7 +268,7 @@ def _work(found: WorkMap, titled: bool) -> Iterator[Mark]:
 
 
 def _turns(found: WorkMap, titled: bool) -> Iterator[Mark]:
-    """Blocks that take turns on a tile, and the masked steps."""
+    """The marks for blocks that take turns on a tile, and for the masked steps."""
     for top, row in zip(found.tops, found.rows, strict=True):
         shown = max((span.shown_stop for span in row.spans), default=found.grid.iter_k)
         if shown < found.grid.iter_k:

@@ -26,7 +26,7 @@ template <class T> SIMT_PART inline void deposit(LaneWords *words, uint32_t lane
     }
 }
 
-// D = A*B + C by all lanes of the warp; `work(a, b, c, d)` does it on their registers.
+// D = A*B + C by all lanes of the warp; `work(a, b, c, d)` computes D from their registers.
 template <class AB, class CD, class Work>
 SIMT_UNCHECKED CD matrix_instruction(const char *name, const AB &a, const AB &b, const CD &c, Work work) {
     constexpr int of_a = sizeof(AB) / 4, of_c = sizeof(CD) / 4;
@@ -108,7 +108,7 @@ __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(const simt::amd::BfloatVector<16> &a
                                             const simt::amd::FloatVector<8> &c) {
     return simt::amd::matrix_instruction("v_wmma_f32_16x16x16_bf16", a, b, c, simt::amd::wmma_f32_16x16x16_bf16);
 }
-// Element 2*i + high of C and D is a result; the others pass from C to D.
+// Element 2*i + high of C and D is a result; the other elements are copied from C.
 SIMT_PART inline simt::amd::HalfVector<16>
 __builtin_amdgcn_wmma_f16_16x16x16_f16_w32(const simt::amd::HalfVector<16> &a, const simt::amd::HalfVector<16> &b,
                                            const simt::amd::HalfVector<16> &c, bool high) {

@@ -10,9 +10,9 @@
 namespace simt::amd {
 namespace {
 
-constexpr int simds = 4; // of a compute unit; of RDNA, of a pair, since hipDeviceProp_t counts pairs
+constexpr int simds = 4; // in a compute unit; on RDNA, in a pair, because hipDeviceProp_t counts pairs
 
-// The VGPRs of each SIMD for a lane of one wave, how they are dealt out, and the most waves (LLVM, AMDGPUBaseInfo.cpp:
+// The VGPRs of each SIMD for a lane of one wave, their unit of allocation, the most waves (LLVM, AMDGPUBaseInfo.cpp:
 // getTotalNumVGPRs, getVGPRAllocGranule, getAddressableNumVGPRs; HIP counts at most 8 waves on GCN and CDNA).
 struct RegisterFile {
     int registers, granule, addressable, waves;

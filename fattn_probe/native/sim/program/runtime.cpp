@@ -33,7 +33,7 @@ cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call
         const bool exists = simt::is_stream(stream);
         return simt::set_last_error(exists ? cudaErrorInvalidValue : cudaErrorInvalidResourceHandle);
     }
-    cudaStreamSynchronize(stream); // it may tell the host's threads
+    cudaStreamSynchronize(stream); // the callback may notify other host threads
     callback(stream, cudaSuccess, data);
     return cudaSuccess;
 }

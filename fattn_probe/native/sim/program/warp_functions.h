@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-// HIP and old CUDA give no value for a lane that does not call it: only the lanes at one place take part.
+// In HIP and old CUDA, a lane that does not call the function has no value: only the lanes at one place take part.
 template <class T> inline T __shfl(T value, int source, int width = simt::warp_size, int line = __builtin_LINE()) {
     return __shfl_sync(__activemask(line), value, source, width);
 }

@@ -1,7 +1,7 @@
 // A stand-in for CUB, NVIDIA's library of sorts, sums and scans: those that ggml's ops call.
 //
 // The library's kernels are not simulated. A call for the whole device computes at once, on the simulator's memory;
-// sums are in order of the elements, where the library's order is another.
+// it adds in the order of the elements, unlike the library.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,7 +17,7 @@ namespace cub {
 
 namespace stand_in {
 
-// A call without memory asks how much it needs.
+// A call without memory asks how much memory is needed.
 template <typename Work> cudaError_t compute(const void *storage, size_t &bytes, Work work) {
     if (storage == nullptr) {
         bytes = 1;
@@ -111,7 +111,7 @@ struct DeviceScan {
     }
 };
 
-// Sums over the threads of a block, of which x numbers all.
+// Sums over the threads of a one-dimensional block.
 template <typename T, int threads> class BlockScan {
   public:
     struct TempStorage {
