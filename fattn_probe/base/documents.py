@@ -147,7 +147,7 @@ def append(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with lock_of_file(path):
         if path.suffix == PACKED:
-            data = gzip.compress(data, mtime=0)  # readers join such members
+            data = gzip.compress(data, mtime=0)  # readers join gzip's members
         if path.suffix == PACKED and not path.exists():
             with replacing(path) as part:
                 part.write_bytes(data)

@@ -36,7 +36,7 @@ def affinity() -> int:
 def quotas(groups: Path, mount: Path) -> Iterator[float]:
     """The CPU quotas of this process's cgroup and of its parents, in cores.
 
-    In a container, the cgroup may be mounted as the root, so that its path does not exist there.
+    In a container, the cgroup may be mounted as the root, so its path is missing below `mount`.
     """
     for line in read(groups).splitlines():
         _, controllers, path = line.split(":", 2)

@@ -140,7 +140,7 @@ class Dialogue:
         return self.process.poll() is None
 
     def wait(self, timeout: float) -> int:
-        """Wait for the exit of a program that has closed its output; returns its exit code, or raises TimedOutError."""
+        """Wait for a program that has closed its output to exit; returns its exit code, or raises TimedOutError."""
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:

@@ -25,7 +25,7 @@ DIGEST_DIGITS = 16
 class Offer:
     """An op about to be computed.
 
-    `step` is the number of the evaluation, `part` the number of the micro-batch in it, `phase` `prompt` or `generate`.
+    `step` is the number of the evaluation, `part` the number of the micro-batch in it; `phase`: `prompt` or `generate`.
     `bytes` is the size of its operands and output, `most` their size with a full KV cache.
     """
 

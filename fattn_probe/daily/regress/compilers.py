@@ -70,7 +70,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class BesideBase:
-    """The launches with which the base runs a lane's cases, by name of the case; `words` name the base."""
+    """The launches with which the base runs a lane's cases, by case name; `words` name the base."""
 
     words: str
     launches: Mapping[str, tuple[LaunchRecord, ...]]

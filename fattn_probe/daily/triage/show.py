@@ -242,6 +242,6 @@ def write_folder(folder: Path, document: Mapping[str, Any], report: str, files: 
     names = [VERDICT, REPORT, *(path.name for path in listed)]
     with whole_folder(folder, over=True) as made:
         for path in listed:
-            write_capture(read_capture(path), made / path.name)  # complete, without the blocks of its folder
+            write_capture(read_capture(path), made / path.name)  # complete: it needs no blocks from its old folder
         (made / REPORT).write_text(report, encoding="utf-8")
         (made / VERDICT).write_text(json.dumps({**document, "files": names}, indent=1) + "\n", encoding="utf-8")

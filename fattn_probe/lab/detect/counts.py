@@ -155,7 +155,7 @@ class LineCoverage:
         return sorted(self.headers - {file for file, function, _ in self.functions if name_of(function) in BY_KERNEL})
 
     def of_kernel(self, kernel: str, target: str = "") -> tuple[Share, Share]:
-        """The executed and compiled instances of a kernel on a target, each once per target; and their lines."""
+        """The executed and compiled instances of a kernel on a target, counted once per target, and their lines."""
         of_kernel = (
             share
             for (_, function, on), share in self.functions.items()

@@ -164,7 +164,7 @@ def switched_spans(draft: Draft) -> Iterator[list[Mutation]]:
 
 
 def of_statements(draft: Draft, statements: Sequence[Statement], floats: frozenset[str]) -> Iterator[list[Mutation]]:
-    """The changes of the statements of one block, and of those inside them."""
+    """The changes to the statements of one block, and to those inside them."""
     for index, statement in enumerate(statements):
         following = statements[index + 1] if index + 1 < len(statements) else None
         amd = statement.kind == "if" and draft.written(*statement.head).lstrip("( ").startswith("amd_")
@@ -206,7 +206,7 @@ def of_statement(
 def of_plain(
     draft: Draft, statement: Statement, following: Statement | None, floats: frozenset[str]
 ) -> Iterator[list[Mutation]]:
-    """The changes of an assignment, a declaration with a value, a jump, a wait, or a call."""
+    """The changes to an assignment, a declaration with a value, a jump, a wait, or a call."""
     start, stop = statement.start, statement.stop
     first = draft.words[start]
     if first in JUMPS:

@@ -224,7 +224,7 @@ def mutation_document(found: Mutated) -> dict[str, Any]:
 
 
 def fate_of(verdict: MutantVerdict, known: Sequence[Equivalent]) -> str:
-    """A verdict's fate; a mutant that no case killed may be equivalent."""
+    """A mutant's fate; one that no case killed may be equivalent."""
     return EQUIVALENT if not verdict.by and argument(verdict.mutant, known) else verdict.fate
 
 

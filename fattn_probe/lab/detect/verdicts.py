@@ -171,7 +171,7 @@ def decisive(checks: Checks, by: KilledBy) -> Checks:
 
 
 def weaker(checks: Checks) -> Iterator[Checks]:
-    """The checks without some of those that only correct outputs need, and the checks unchanged."""
+    """The checks minus some of those that apply only to correct outputs, and the checks unchanged."""
     for roundings, kernels in product({False, checks.roundings}, {False, checks.kernels}):
         yield replace(checks, roundings=roundings, kernels=kernels)
 

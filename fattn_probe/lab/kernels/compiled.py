@@ -146,7 +146,7 @@ class CompiledContender:
 
 
 def beginning(text: str) -> str:
-    """The first lines of a kernel's output, and the number of lines."""
+    """The first lines of a kernel's output, and the number of lines if some are left out."""
     lines = text.splitlines()
     more = [f"... ({len(lines)} lines)"] if len(lines) > PRINTED_LINES else []
     return "\n".join([*lines[:PRINTED_LINES], *more])

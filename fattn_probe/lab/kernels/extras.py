@@ -79,9 +79,9 @@ def device_for(torch: ModuleType, target: Target) -> str:
 
 
 def seconds_of(torch: ModuleType, compute: Callable[[], object], timing: Timing, device: str) -> tuple[float, ...]:
-    """Seconds of each timed run of the kernels that `compute` launches, by events on the GPU; none on the CPU.
+    """Seconds per timed run of the kernels that `compute` launches, from events on the GPU; none on the CPU.
 
-    The launches are recorded once, as a CUDA graph, so that the time of Python between them does not count.
+    The launches are recorded once, as a CUDA graph, so Python's time between them is not counted.
     """
     warmup, repeats = timing
     if device == CPU or not repeats:

@@ -128,7 +128,7 @@ def contenders_of(words: Sequence[str], report: Report = silent) -> list[Contend
 
 
 def contender_of(word: str, report: Report) -> Contender:
-    """The contender of one name."""
+    """The contender with a given name."""
     if word in OURS:
         return shipped(word, report)
     if word in PACKAGES:

@@ -171,7 +171,7 @@ def includes() -> tuple[Path, ...]:
 
 
 def attend(asked: Arrays, target: Target, how: How) -> Attended:
-    """Output and log-sum-exp of the kernel, in f32; the same CUDA runs on a simulated and, with nvcc, on a real GPU.
+    """Output and log-sum-exp of the kernel, in f32; the same CUDA runs on simulated and, with nvcc, real GPUs.
 
     InputError for a GPU before Ampere, or if `lower` raises it; ComparisonError for a finding of the simulator.
     """

@@ -32,7 +32,7 @@ class Roof:
         return min(self.flops, intensity * self.bandwidth)
 
     def bound(self, intensity: float) -> Literal["memory", "arithmetic"]:
-        """The limit of a kernel with this many operations per byte."""
+        """The resource that limits a kernel with this many operations per byte."""
         return "memory" if intensity < self.ridge else "arithmetic"
 
 

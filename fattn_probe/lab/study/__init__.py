@@ -1,1 +1,1 @@
-"""Attention algorithms in NumPy, next to the papers: traced tile by tile, with slow-memory traffic counted."""
+"""Attention algorithms in NumPy, as in the papers: traced tile by tile, with slow-memory traffic counted."""

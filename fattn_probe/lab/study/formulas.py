@@ -58,7 +58,7 @@ class FormulaSizes:
 
     @property
     def d(self) -> int:
-        """d_k + d_v: a row of K with its row of V."""
+        """d_k + d_v: the size of a row of K and its row of V."""
         return self.d_k + self.d_v
 
     @property

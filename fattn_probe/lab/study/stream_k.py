@@ -189,7 +189,7 @@ def read_launch(path: Path, case: str, shape: Sizes) -> StudyLaunch:
     text = read_text(path, "the inspection", most=MOST_JSON)
     try:
         found = {one["case"]: one["facts"] for one in json.loads(text)["inspections"] if one["facts"]}
-        facts = FACTS.of({**found[case], "kernels": ()}) if case in found else None  # kernels' origins are words there
+        facts = FACTS.of({**found[case], "kernels": ()}) if case in found else None  # the JSON has origins as words
     except (InputError, ValueError, TypeError, KeyError) as error:
         raise InputError(f"{path} is not an output of `fattn-probe inspect --json`: {error!r}") from error
     if facts is None:

@@ -83,7 +83,7 @@ def logged(folder: Path) -> dict[str, list[str]]:
 
 @dataclass
 class TimeLeft:
-    """An estimate of the time that a build in progress still takes.
+    """An estimate of the time that a build in progress still needs.
 
     `known` has the seconds of each step in earlier builds, by label; an unknown step counts as average. The times are
     scaled by the ratio of this build's finished steps to their earlier times.

@@ -149,7 +149,7 @@ def overlay_state(overlay: Path, compiled: list[str]) -> str:
 def make_overlay(
     overlay: Path, request: BuildRequest, sources: Sources, compiled: Iterable[str], models: Iterable[PurePosixPath]
 ) -> None:
-    """Copy a tree's files for the build, apply the patches, and for the simulator rewrite the compiled files.
+    """Copy a tree's files for the build, apply the patches, and rewrite the compiled files for the simulator.
 
     BuildError if the tree no longer has the request's digest: the build would mix two versions.
     """

@@ -48,7 +48,7 @@ class KernelsByOp:
 
     @classmethod
     def similar(cls, options: RunOptions, target: Target) -> "KernelsByOp":
-        """The document of the source's last run, perhaps with other patches or before an edit, for a guess."""
+        """The document of the source's last run, as a guess: its patches or its code may have differed."""
         spelled = replace(of_source(options), tree=options.tree.spec if options.tree else "", patches=())
         return cls(on_target(spelled, target).kernels)
 

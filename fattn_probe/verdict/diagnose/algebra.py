@@ -168,7 +168,7 @@ def _often(factor: float) -> str:
 
 
 def other_weights(wrong: WrongRow) -> Iterator[Cause]:
-    """Slices of V's rows are summed with the weights of other slices of their KV step, the same in every step.
+    """Slices of V's rows are summed with the weights of other slices of their KV step, the same way in every step.
 
     The warps that share a column may need several passes for a step.
     """

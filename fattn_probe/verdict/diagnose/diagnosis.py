@@ -224,7 +224,7 @@ def _causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate
     fresh = bad & ~never & _with_bits(dst, FRESH, of=FRESH)
     # The bits of a NaN prove these causes, so the report names them even for few rows if nothing explains the rest.
     certain = of_rows("unwritten", "elements are never written", "", never)
-    if evidence.rows is None:  # a huge output itself is fresh memory before a run
+    if evidence.rows is None:  # a huge output starts as fresh memory, so it proves nothing
         certain += of_rows("unwritten-read", "unwritten memory is read", "--check names the place", fresh)
     if (computed := bad & ~never & ~fresh).any():  # compared with correct rows, or a sample of them
         most = min(1024, 2 * evidence.affords(1))

@@ -336,7 +336,7 @@ class Moves:
         return cls(errors, lambda index, _: known[index][0], rarity=rarity)
 
     def nearest(self, error: F64) -> tuple[int, float, float]:
-        """The index of the fault that is closest to an error, its factor, and the remaining square error."""
+        """The index of the fault that is closest to an error, its factor, and the squared error that is left."""
         u, power = np.where(np.isfinite(self.errors), self.errors, 0.0), float(error @ error)
         if not self.free:
             left = ((u - error) ** 2).sum(axis=1)

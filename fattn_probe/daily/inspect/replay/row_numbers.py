@@ -1,4 +1,4 @@
-"""The numbers of an output row at each KV step, in the kernel's arithmetic and exactly."""
+"""The numbers of an output row at each KV step, in the kernel's arithmetic and in exact arithmetic."""
 
 from dataclasses import dataclass, field, replace
 

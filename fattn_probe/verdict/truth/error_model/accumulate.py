@@ -196,7 +196,7 @@ def _roundings(chains: Chains, number: Format, held: _Held, mean_square: float, 
 
 
 def _followed(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64, F64]:
-    """Variance, loss and `flip` if all V are equal: each rounding is known where the weights are known."""
+    """Variance, loss and `flip` if V is constant: each rounding is known where the weights are known."""
     rows, accumulators, additions = chains.weight.shape
     steps = chains.raised.shape[2] + 1
     sums = np.zeros((rows, accumulators), np.float16)

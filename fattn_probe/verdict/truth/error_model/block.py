@@ -65,7 +65,7 @@ class RowErrors:
     loss_logits: F64  # weight that moves to the sink
     loss_rounding: F64  # known roundings of P
     loss_weights: F64  # weights flushed to zero
-    loss_sums: F64  # increments of the sums below half an ulp
+    loss_sums: F64  # increments below half an ulp of the sums
     loss_sink: F64  # sums that become too small when rescaled to a larger sink
     walk: F64  # the part of `sums` that V's scatter causes
     common: F64  # the part of the mean square error from one random draw, the same in all channels
@@ -375,7 +375,7 @@ class Block:
         )
 
     def shift(self, v: Floats) -> F64:
-        """The change of the output by known changes of the weights, (rows, hsv): logit errors, roundings to f16."""
+        """The change of the output (rows, hsv) from known changes of the weights: logit errors and roundings to f16."""
         changed = np.zeros(self.logits.values.shape)
         if self.kernel.weights is HALF:
             changed += self._of_rows((self._rounded[0] - self.p) * self.scale / self.total[ROWS])

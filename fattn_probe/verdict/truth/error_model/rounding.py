@@ -109,7 +109,7 @@ def correlation(deviation: Floats) -> Floats:
 
 
 def _by_series(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
-    """round(y) - y = sum over k of (-1)^k / (pi k) sin(2 pi k y); a normal y damps term k."""
+    """round(y) - y = sum over k of (-1)^k / (pi k) sin(2 pi k y); the spread of y damps term k."""
     first, second = np.zeros_like(mean), np.full_like(mean, 1 / 12)
     angle, damping = 2 * np.pi * np.mod(mean, 1.0), np.exp(-2 * np.pi**2 * deviation**2)
     for k in (1, 2, 3):
