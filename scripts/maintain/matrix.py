@@ -29,9 +29,9 @@ Made by `scripts/nightly matrix`; do not edit. `scripts/nightly devices` makes t
 ([every night](../guide/nightly.md)).
 
 The suite `{suite}` ran on every GPU of the catalogue, simulated, with {releases} releases of llama.cpp: {runs} runs,
-{cases} results. Each cell has the number of cases that pass. After that, it has the numbers (if not 0) of cases that
-the release does not support on that GPU, that fail because of a known defect of llama.cpp, and that fail or are lost
-and are **not explained**.
+{cases} results. Each cell gives the number of cases that pass. If they are not 0, the numbers of other cases follow:
+those that the release does not support on that GPU, those that fail because of a known defect of llama.cpp, and those
+that fail or are lost and are **not explained**.
 """
 
 
