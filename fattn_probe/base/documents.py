@@ -56,7 +56,7 @@ class Document(Generic[T]):
         return plain if self.version in (None, 1) else {VERSION: self.version} | plain
 
     def of(self, plain: Any) -> T:  # noqa: ANN401 (JSON)
-        """The value from the output of `plain`; InputError if the data do not fit the type."""
+        """The value for data that `plain` returned; InputError if the data do not fit the type."""
         from pydantic import ValidationError
 
         try:

@@ -172,7 +172,7 @@ FLAT, HEAVY = 2.2, 3.3
 CHANCE = 4.0
 """A deviation of at most this many standard errors counts as chance."""
 MOST_PASTS = 4
-"""How many positions of the first query to try, from the most common one on."""
+"""The number of positions of the first query that are tried, beginning with the most common one."""
 MOST_SEQUENCES = 16
 """The largest number of sequences in one cache that is considered."""
 LARGEST_F16, MOST_STDS = 65500.0, 6.0

@@ -141,7 +141,7 @@ def sees_something(mask: AnyMask) -> bool:
 
 
 def max_finite(mask: AnyMask, shape: MaskShape) -> int:
-    """An upper bound on the finite entries in a row, and the smallest valid `n_kv_max`."""
+    """An upper bound on the finite entries in a row, which is also the smallest valid `n_kv_max`."""
     match mask:
         case SlidingWindow():
             bound = mask.window

@@ -26,8 +26,8 @@ STATEMENT_ENDS = frozenset({"{", "}", ";"})
 def rewrite_shuffles(draft: Draft, device: Spans) -> None:
     """Turn a loop of `x += __shfl_xor_sync(mask, x, offset, width)`, for offset, offset/2 ... 1, into one butterfly.
 
-    So is a loop of `x = f(x, __shfl_xor_sync(...))`. The loop stays and runs once, because a pragma may precede
-    it. Other loops with shuffles stay unchanged.
+    A loop of `x = f(x, __shfl_xor_sync(...))` becomes one too. The loop stays and runs once, because a pragma may
+    precede it. Other loops with shuffles stay unchanged.
     """
     for start in draft.where.get("for", ()):
         close = draft.mates[start + 1]

@@ -86,7 +86,7 @@ class OverMI(Debugger):
         return self._stop(reply.stopped, reply)
 
     def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
-        """The values of expressions in frame `level` (0: newest), as gdb prints them; None if one of them has none."""
+        """The values of expressions in frame `level` (0: newest), as gdb prints them; None where there is no value."""
         values = self._values(expressions, level)
         references = [at for at, value in enumerate(values) if value is not None and REFERENCE.fullmatch(value)]
         objects = self._values([f"*&({expressions[at]})" for at in references], level) if references else []

@@ -94,7 +94,7 @@ class Debugger(Protocol):
         return hits, stop
 
     def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
-        """The values of expressions in frame `level` (0: newest), as gdb prints them; None if one of them has none."""
+        """The values of expressions in frame `level` (0: newest), as gdb prints them; None where there is no value."""
         ...
 
     def refusal(self, expression: str) -> str:

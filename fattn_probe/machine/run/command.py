@@ -142,7 +142,7 @@ def render_plan(done: Sequence[Done]) -> RenderableType:
 def launch_table(
     done: Sequence[Done], columns: tuple[str, ...], cells: Callable[[Done, int], tuple[str, ...]]
 ) -> Table:
-    """A table with a row for each launch (kernel, grid, block, dynamic shared memory, more cells), or for each case."""
+    """A table with a row per launch, at least one per case: kernel, grid, block, dynamic shared memory, more cells."""
     rows = []
     for item in done:
         launches = [

@@ -57,7 +57,7 @@ class Line:
     def outputs(self, names: Sequence[str]) -> Iterator[Output]:
         """The outputs of these cases in a new process, up to the first case without an output.
 
-        LostError if the process does not start, or is killed from outside, such as by the system when memory runs out.
+        LostError if the process does not start, or is killed from outside, as the system does when memory runs out.
         """
         command = self.session.command(self.target, RUNNER)
         env = {**(command.env or {}), **({"FATTN_PROBE_SIM_REUSE": "1"} if self.reuse else {})}
