@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:  # every pytest run of an environment loads this plugin, so it imports the rest only when needed
+if TYPE_CHECKING:  # every pytest run in an environment loads this plugin, so it imports the rest only when needed
     from fattn_probe.cases.device import Target
     from fattn_probe.cases.scenario import Case
     from fattn_probe.machine.run.session import Session
@@ -78,8 +78,8 @@ class ScenarioItem(pytest.Item):
 
     def repr_failure(
         self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None
-    ) -> str:  # a traceback through fattn-probe says nothing about a kernel
-        """Only the reason."""
+    ) -> str:  # a traceback through fattn-probe does not help with a kernel
+        """The reason, without a traceback."""
         if isinstance(excinfo.value, Wrong | LostItem | Unjudged):
             return f"{type(excinfo.value).__name__.lower()}: {excinfo.value}"
         return str(super().repr_failure(excinfo))
@@ -94,11 +94,11 @@ class Wrong(Exception):
 
 
 class Unjudged(Exception):
-    """There is no way to judge the output."""
+    """The output cannot be judged."""
 
 
 class LostItem(Exception):
-    """There is no verdict on the case."""
+    """The run was lost, so there is no verdict on the case."""
 
 
 SESSION = pytest.StashKey["Session"]()

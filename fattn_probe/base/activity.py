@@ -80,7 +80,7 @@ class Activity:
             yield item
 
     def beside(self, report: Callable[[Item], None], shows: Callable[[Item], bool]) -> Callable[[Item], None]:
-        """Wrap a report that has a separate line; this line is hidden while `shows(item)` is true."""
+        """Wrap a report that prints its own line, so that the progress line is hidden while `shows(item)` is true."""
 
         def both(item: Item) -> None:
             with self._lock:

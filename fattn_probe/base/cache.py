@@ -102,7 +102,7 @@ def is_whole(folder: Path) -> bool:
 
 
 def fault_of(folder: Path) -> str:
-    """The reason why a cached folder is not used, to follow its name in a message."""
+    """The reason why a cached folder is not used, worded to follow the folder's name in a message."""
     found = read_seal(folder)
     if found is None:
         return "has no record of its contents"
@@ -164,7 +164,7 @@ def growing(folder: Path, what: str, leave_out: Callable[[str], bool]) -> Iterat
                 write_seal(folder, Seal({**growth.recorded, **new}, unfinished=True))
             raise
         old = {name: content for name, content in growth.recorded.items() if name not in growth.changed}
-        if bad := damage(folder, Seal(old)):  # anything built from it is suspect: the record stays unfinished
+        if bad := damage(folder, Seal(old)):  # anything built from these is suspect: the record stays unfinished
             raise MachineError(f"{folder}: {what} was damaged while it was extended ({named(bad)}): run this again")
         write_seal(folder, Seal(old | contents(folder, (name for name in growth.changed if not leave_out(name)))))
 

@@ -156,14 +156,14 @@ class Terminal(Console):
 
 
 def width_for(stream: TextIO | Stream) -> int | None:
-    """The width for a stream: $COLUMNS, else None on a terminal, which rich measures, else 120."""
+    """The width for a stream: $COLUMNS if set, None for a terminal (rich measures it), otherwise 120."""
     if columns := environment().get("COLUMNS"):
         return min(int(columns), MOST_WIDTH)
     return None if stream.isatty() else PIPE_WIDTH
 
 
 def environment() -> dict[str, str]:
-    """The environment without a COLUMNS or LINES that is not a positive number, which would crash rich."""
+    """The environment, without COLUMNS or LINES if their values are not positive numbers, which would crash rich."""
     sizes = {name: os.environ.get(name, "") for name in ("COLUMNS", "LINES")}
     odd = [name for name, value in sizes.items() if not re.fullmatch("0*[1-9][0-9]{0,8}", value)]
     return {name: value for name, value in os.environ.items() if name not in odd}

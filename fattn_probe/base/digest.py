@@ -57,7 +57,7 @@ def read_seal(folder: Path) -> Seal | None:
     try:
         found = json.loads((folder / SEAL).read_bytes())
         files = {str(name): (int(size), str(sha256)) for name, (size, sha256) in found["files"].items()}
-        outside = any(".." in name or name.startswith("/") for name in files)  # if others can write to the cache
+        outside = any(".." in name or name.startswith("/") for name in files)  # if other users can write here
         return None if outside else Seal(files, bool(found["unfinished"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -114,7 +114,7 @@ def status_of(path: str) -> Stat:
 
 
 def files_of(folder: Path) -> Iterator[str]:
-    """The paths below a folder that a seal records: neither links nor the seal's own files."""
+    """The paths below a folder that a seal records: all except links and the seal's own files."""
     for parent, _, names in os.walk(folder):
         for name in names:
             path = f"{parent}/{name}"[len(str(folder)) + 1 :]

@@ -1,6 +1,6 @@
 """JSON documents: pydantic reads and writes each type, so records need no converters.
 
-Also JSON Lines files, which survive a run that is killed while it appends; compressed if named .gz.
+JSON Lines files survive a run that is killed while it appends to them; those named .gz are compressed.
 """
 
 import gzip
@@ -56,7 +56,7 @@ class Document(Generic[T]):
         return plain if self.version in (None, 1) else {VERSION: self.version} | plain
 
     def of(self, plain: Any) -> T:  # noqa: ANN401 (JSON)
-        """The value that `plain` converted; InputError if the data do not fit the type."""
+        """The value for data that `plain` returned; InputError if the data do not fit the type."""
         from pydantic import ValidationError
 
         try:
@@ -102,7 +102,7 @@ class Document(Generic[T]):
 
 
 def plain(value: object) -> Any:  # noqa: ANN401 (JSON)
-    """A value of dataclasses as dictionaries, lists, strings and numbers; NaN and infinities become None."""
+    """Dataclasses as dictionaries, lists, strings and numbers; NaN and infinities become None."""
     from pydantic_core import to_jsonable_python
 
     return to_jsonable_python(value, inf_nan_mode="null")
@@ -123,7 +123,7 @@ CHUNK = 1 << 12
 
 
 def read(path: Path, what: str) -> Iterator[dict[str, Any]]:
-    """The objects of a file, none if there is no file; `what` names an object in messages, such as `result`.
+    """Yield the objects in a file, if it exists; `what` names an object in messages, such as `result`.
 
     A line or compressed member that a killed run did not finish is left out; InputError names any other bad line.
     """
@@ -131,7 +131,7 @@ def read(path: Path, what: str) -> Iterator[dict[str, Any]]:
 
 
 def numbered(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a file, each with its line number."""
+    """Yield the objects in a file, each with its line number."""
     for number, line in enumerate(whole_lines(text_of(path, what)), 1):
         if not line:
             continue
@@ -193,7 +193,7 @@ def mend(file: FileIO, *, packed: bool) -> None:
 def members(data: bytes) -> Iterator[tuple[bytes, int]]:
     """The content and the compressed size of each complete member of a file; zlib.error if one is damaged.
 
-    An incomplete last member is left out. An incomplete only member is an error: `append` writes the first atomically.
+    An incomplete last member is left out; alone, it is an error, because `append` writes the first member atomically.
     """
     view, start = memoryview(data), 0
     while start < len(data):
@@ -211,7 +211,7 @@ def members(data: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 def whole_lines(text: str) -> list[str]:
-    """The lines of a text, without an unfinished last one."""
+    """The lines of a text, without an unfinished last line."""
     *lines, last = text.split("\n")
     return lines if parsed(last) is None else [*lines, last]
 
@@ -225,7 +225,7 @@ def parsed(line: str) -> Any:  # noqa: ANN401
 
 
 def text_of(path: Path, what: str) -> str:
-    """The text of a file, empty if there is none; InputError if it cannot be read."""
+    """The text of a file, empty if the file does not exist; InputError if it cannot be read."""
     if not path.is_file():
         return ""
     try:

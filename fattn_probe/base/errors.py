@@ -10,7 +10,7 @@ class FattnProbeError(Exception):
 
 
 class InputError(FattnProbeError):
-    """The user's input is wrong: flags, scenario, source, patch, device."""
+    """The user's input is wrong: a flag, scenario, source, patch or device."""
 
     exit_code = 2
 
@@ -32,13 +32,13 @@ class MachineError(FattnProbeError):
 
 
 class LostError(FattnProbeError):
-    """The run timed out, crashed for an unknown reason, or lost its debugger or device: never a verdict on a kernel."""
+    """The run timed out, crashed for an unknown reason, or lost its debugger or device: not a verdict on the kernel."""
 
     exit_code = 4
 
 
 class TimedOutError(LostError):
-    """A program was killed because it took too long; `said` is the part of its output that was kept."""
+    """A program was killed because it took too long; `said` is the recorded part of its output."""
 
     def __init__(self, message: str, said: str = "") -> None:
         """Keep the message and the output."""
@@ -53,13 +53,13 @@ class ComparisonError(FattnProbeError):
 
 
 class RegressionError(FattnProbeError):
-    """Something is worse than in the accepted baseline."""
+    """A result is worse than in the accepted baseline."""
 
     exit_code = 6
 
 
 class UnjudgedError(FattnProbeError):
-    """There is an output, but no way to judge it: neither a pass nor a failure."""
+    """The run produced an output that cannot be judged, so it is neither a pass nor a failure."""
 
     exit_code = 7
 

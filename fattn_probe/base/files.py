@@ -170,7 +170,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def is_replaceable(path: Path) -> bool:
-    """Whether a new file can replace the path, and nothing but the old content is lost."""
+    """Whether a new file can replace the path without losing anything but the old content."""
     try:
         status = path.lstat()
     except OSError:  # the path does not exist or is inaccessible: writing will show which
@@ -180,7 +180,7 @@ def is_replaceable(path: Path) -> bool:
 
 
 def make_folder(path: Path, what: str) -> None:
-    """Make a folder if it does not exist; MachineError if it cannot be made, such as where a file has that name."""
+    """Make a folder if it does not exist; MachineError if it cannot be made, such as when a file has that name."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:

@@ -16,11 +16,11 @@ Named = tuple[tuple[str, str], ...]
 class Fingerprint:
     """The code that ran, the device, and how it was judged: results with equal fingerprints are interchangeable.
 
-    `tree` is the sha256 of the source's files; `patches` are the requested patches, `needed` the patches that such a
-    build requires. `device` holds the figures of a simulated GPU, or the name of a real one. `version` is fattn-probe's
-    version, `stamp` the sha256 of its files that builds depend on, `own` the sha256 of all its files. `cases`
-    is the digest of a case, or of all cases of a run. Unknown fields are empty: a build has no device, a dry run no
-    compilers.
+    `tree` is the sha256 of the source's files; `patches` are the requested patches, `needed` the patches that a build
+    of this kind requires. `device` holds the figures of a simulated GPU, or the name of a real one. `version` is
+    fattn-probe's version, `stamp` the sha256 of its files that builds depend on, `own` the sha256 of all its files.
+    `cases` is the digest of a case, or of all cases of a run. Unknown fields are empty: a build has no device, a dry
+    run no compilers.
     """
 
     tree: str = ""
@@ -60,7 +60,7 @@ class Fingerprint:
 
     @property
     def kernels(self) -> str:
-        """Identifies the file of the kernels that ops need; host code chooses these, so no compiler is included."""
+        """Identifies the list of kernels that ops need; host code chooses the kernels, so no compiler is included."""
         device: dict[str, Any] = dict(self.device)
         name, simulated = device.pop("name", ""), device.pop("id", None) is not None
         figures = [f"{figure}={value}" for figure, value in device.items()]
@@ -69,7 +69,7 @@ class Fingerprint:
 
     @property
     def launches(self) -> str:
-        """Identifies the file of the ops' launches, which also depend on the simulator's own code."""
+        """Identifies the list of the ops' launches, which also depend on the simulator's own code."""
         return replace(self, tree=f"{self.tree} {self.flavour} {self.stamp}").kernels
 
     @property
@@ -79,7 +79,7 @@ class Fingerprint:
 
     @property
     def judgement(self) -> list[Any]:
-        """The part that says how cases are run and judged, for keys of verdicts that are valid for any code."""
+        """The part that describes how cases are run and judged, for keys of verdicts that are valid for any code."""
         build = [self.flavour, self.sanitize, *([self.quants] if self.quants else [])]
         return [self.target, dict(self.device), *build, self.checks]
 
@@ -107,6 +107,6 @@ WORDS = {
 
 
 def fingerprint_in(text: str) -> Fingerprint | None:
-    """The fingerprint in a text; None if an older version stored none, or different fields."""
+    """The fingerprint in a text; None if an older version stored none, or stored different fields."""
     plain = json.loads(text or "{}")
     return FINGERPRINT.of(plain) if plain.keys() == {field.name for field in fields(Fingerprint)} else None

@@ -21,7 +21,7 @@ HIERARCHIES = ("", "unified", "cpu", "cpu,cpuacct")
 def cores() -> int:
     """The number of threads that can run at once: the cores in the affinity mask, limited by the cgroups' CPU quotas.
 
-    In a worker process, only the worker's share. With a single core, the quotas are not read, which saves 2 ms.
+    In a worker process, it is the worker's share. With a single core, the quotas are not read, which saves 2 ms.
     """
     share = os.environ.get(SHARE, "")
     most = min(affinity(), int(share)) if share.isdecimal() else affinity()

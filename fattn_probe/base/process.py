@@ -126,7 +126,7 @@ def run_attached(
 
 @dataclass(frozen=True)
 class Dialogue:
-    """A running program that answers each line with a line; its stderr goes to the file `said`. Messages use `name`."""
+    """A running program that answers each line with a line; its stderr goes to `said`; messages call it `name`."""
 
     process: subprocess.Popen[str]
     said: Path
@@ -204,7 +204,7 @@ def dialogue(argv: Sequence[str], env: Mapping[str, str], said: Path, name: str)
 
 
 def end_programs(number: int = signal.SIGTERM) -> None:
-    """Send a signal to all programs that this process has started, in any thread; each leads its own session."""
+    """Send a signal to all programs that this process has started, in any thread; each one leads its own session."""
     for children in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):  # a thread that has just ended
             for pid in map(int, children.read_text().split()):

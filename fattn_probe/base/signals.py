@@ -17,7 +17,7 @@ class Terminated(KeyboardInterrupt):
     """The interrupt raised for SIGTERM and SIGHUP.
 
     After a plain KeyboardInterrupt inside `exec`, such as in an import that defines a dataclass, Python ignores the
-    exit code and kills itself with SIGINT (python/cpython: `unhandled_keyboard_interrupt`), but not for subclasses.
+    exit code and kills itself with SIGINT (python/cpython: `unhandled_keyboard_interrupt`). A subclass avoids this.
     """
 
 
@@ -42,9 +42,9 @@ def heed() -> None:
 
 
 def end_at_once() -> None:
-    """Let Ctrl-C end this process at once, with one line, until `interruptible`: imports have nothing to clean up.
+    """Let Ctrl-C end this process at once, with a one-line message, until `interruptible` is called.
 
-    A KeyboardInterrupt in an import is lost if compiled code or a callback of Python's own catches it.
+    Imports have nothing to clean up, and a KeyboardInterrupt in one is lost if compiled code or a callback catches it.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else a caller, such as a shell, ignores it
         signal.signal(signal.SIGINT, _end)

@@ -22,7 +22,7 @@ INDENT = 2
 TEMPLATE_ARGUMENTS = re.compile(r"(?<=\w)<(?=\w)")
 LEAST_PROSE = 24
 """Narrowest width for a sentence."""
-MISSING = ("", "-")  # cells that are left out of a record over several lines
+MISSING = ("", "-")  # cells that are left out of a record that takes several lines
 Word = str | Text
 
 

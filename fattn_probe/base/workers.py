@@ -41,7 +41,7 @@ Tell = Callable[[Any], None]
 Begin = Callable[[Tell], AbstractContextManager[Callable[[Task], Answer]]]
 """Called in the worker to make its function, which can send messages to the parent while it runs."""
 MOST_DEATHS = 2
-"""The number of workers that a task may crash before it is given up."""
+"""The number of workers that a task may crash before it is abandoned."""
 END_SECONDS = 5.0
 """Seconds until a stopping worker kills itself and its programs; after twice as long, the parent kills it."""
 FEW = 3e7
@@ -86,9 +86,9 @@ class _Worker(Generic[Task]):
 class Workers(Generic[Task, Answer]):
     """Up to `number` processes, started when there is work for them, and stopped at the end of the `with` block.
 
-    `told` receives the messages of workers. `threads` is the number of cores for each; if 0, the workers that can
-    be busy at once share this process's cores equally. Workers keep their temporary files in a folder that is removed
-    at the end, even if a worker is killed.
+    `told` receives the messages of workers. `threads` is the number of cores for each worker; if 0, the workers that
+    can be busy at once share this process's cores equally. Workers keep their temporary files in a folder that is
+    removed at the end, even if a worker is killed.
     """
 
     begin: Begin[Task, Answer]
@@ -210,7 +210,7 @@ class Workers(Generic[Task, Answer]):
 def prepare_workers(*modules: str) -> None:
     """Start the server that forks the workers, early enough to import the modules while this process continues.
 
-    The server and its workers start with blocked signals: a terminal signals every process, but the parent decides.
+    The server and its workers start with blocked signals: a terminal signals every process, but only the parent reacts.
     """
     if len(os.fsencode(tempfile.gettempdir())) > LONGEST_TMPDIR:
         raise MachineError(
@@ -260,7 +260,7 @@ def _serve(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
     multiprocessing.current_process().daemon = False  # a daemon could not start workers itself
     os.environ.clear()
-    os.environ.update(environment)  # the server's environment is from when it started
+    os.environ.update(environment)  # the server still has the environment that it was started with
     tempfile.tempdir = folder
     try:
         limit = threadpool_limits(min(threads, blas_threads()), "blas")

@@ -122,7 +122,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode, key: Key, document: YamlDo
 
 
 def _scalar(loader: _Loader, node: yaml.Node, key: Key, document: YamlDocument) -> object:
-    """The value of a scalar; dates stay text. yaml.YAMLError if safe YAML lacks its tag, or the tag does not fit.
+    """The value of a scalar; dates stay text. yaml.YAMLError if its tag is unknown or does not fit.
 
     A number that YAML 1.1 and 1.2 read differently is recorded as a mistake.
     """

@@ -60,7 +60,7 @@ def exit_codes(as_json: bool = False) -> Iterator[None]:
     OUT.answered = False
     try:
         yield
-        STDOUT.flush()  # a full disk must show up here, before the exit code is chosen
+        STDOUT.flush()  # a full disk must raise its error here, before the exit code is chosen
     except (KeyboardInterrupt, typer.Abort):
         NOTES.print(signals.NAMES[signals.terminated() or signal.SIGINT])
         sys.exit(code_after_signal() or INTERRUPTED)
@@ -75,13 +75,13 @@ def exit_codes(as_json: bool = False) -> Iterator[None]:
         try:
             show_error(problem, as_json)
             STDOUT.flush()
-        except (OSError, MachineError):  # stdout itself has failed; stderr has shown the error
+        except (OSError, MachineError):  # stdout itself has failed, and stderr has shown the error
             STDOUT.discard()
         sys.exit(code_after_signal() or problem.exit_code)
 
 
 def code_after_signal() -> int:
-    """The exit code if SIGTERM or SIGHUP has stopped this command, whatever its result; otherwise 0."""
+    """The exit code if SIGTERM or SIGHUP has stopped this command, regardless of its result; otherwise 0."""
     number = signals.terminated()
     return 0 if number is None else 128 + number
 
@@ -104,7 +104,7 @@ def problem_of(error: Exception) -> FattnProbeError | None:
 def run_command(words: Sequence[str]) -> int:
     """Run a command of this program; returns its exit code."""
     code = app(list(words), standalone_mode=False)
-    if code == INTERRUPTED or signals.terminated():  # typer reports an interrupt by the first
+    if code == INTERRUPTED or signals.terminated():  # typer returns INTERRUPTED for an interrupt
         raise KeyboardInterrupt
     return int(code or 0)
 

@@ -39,7 +39,7 @@ def cache_prune(
 
 
 def render(storage: Storage) -> RenderableType:
-    """The cache's parts as a list, then a table of its builds."""
+    """The parts of the cache as a list, then a table of its builds."""
     shared = storage.ccache
     tried = shared.hits + shared.misses if shared else 0
     words = {

@@ -1,4 +1,4 @@
-"""The table of commands; a command's module is imported only when the command is used.
+"""The table of commands; the module of a command is imported only when the command is used.
 
 A command's parameter can be an object of flags (`setup.py`), which is expanded into its flags for typer.
 """
@@ -115,7 +115,7 @@ def show_help(ctx: typer.Context, option: object, wanted: bool) -> None:
 class Helped:
     """Mixin: a command whose help is printed in the same way as results."""
 
-    def get_help_option(self, ctx: Any) -> Any:  # noqa: ANN401 - the classes of options are click's
+    def get_help_option(self, ctx: Any) -> Any:  # noqa: ANN401 - the classes of options are defined by click
         """The `--help` option."""
         if (option := super().get_help_option(ctx)) is not None:  # type: ignore[misc]
             option.callback = show_help
@@ -174,8 +174,8 @@ class LazyCommand(Single):
         self.place = place
 
     @functools.cached_property
-    def loaded(self) -> Any:  # noqa: ANN401 - the classes of commands are click's, and typer does not name them
-        """The imported command."""
+    def loaded(self) -> Any:  # noqa: ANN401 - click defines the classes of commands; typer does not name them
+        """The command itself, imported on first use."""
         module, _, attribute = self.place.partition(":")
         found = getattr(import_module(f"fattn_probe.cli.{module}"), attribute)
         if isinstance(found, typer.Typer):

@@ -113,7 +113,7 @@ def compare(
     checks = judge.checks
     work = setup.work_of(cases_of(paths), where) if paths or kernel else []
     if kernel:
-        from fattn_probe.cli.kernel import compare_kernels  # a later room, which only --kernel needs
+        from fattn_probe.cli.kernel import compare_kernels  # from a later room, which only --kernel needs
         from fattn_probe.lab.kernels.contender import How
 
         how = How(simulation=setup.simulation_of(simulate), check=build.check, timeout=where.timeout)
@@ -163,7 +163,7 @@ def write_failing(path: Path, rows: Sequence[Judgement], sessions: Sequence[tupl
 def telling_parts(
     told: Telling | None, options: RunOptions, checks: Checks, where: Where
 ) -> Iterator[tuple[RunOptions, Checks, Work]]:
-    """The cases most likely to show a change, grouped by the suite's entry, which says how to build and judge."""
+    """The cases most likely to show a change, grouped by the suite's entry, which says how to build and judge them."""
     if told is None:
         raise InputError("no scenario was given, and the source has no changed attention file: name a scenario")
     given = setup.targets_of(where) if where.on else []

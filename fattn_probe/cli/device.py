@@ -31,7 +31,7 @@ def device_show(identifier: str, devices: flags.Devices = None, as_json: flags.J
 
 
 def catalogue_json(devices: Mapping[str, Device]) -> list[dict[str, object]]:
-    """The data of `device list --json`: one mapping per device, NVIDIA first, oldest architecture first."""
+    """The data of `device list --json`: one mapping per device, NVIDIA before AMD, from the oldest architecture on."""
     ordered = sorted(devices.values(), key=lambda device: (cc_order(device.cc), device.multiProcessorCount))
     return [{"id": device.id, "name": device.name, "cc": device.cc, **device.properties()} for device in ordered]
 

@@ -13,7 +13,7 @@ FAULTS = "faults/"
 
 def scenario_path(word: str | Path) -> Path:
     """The scenario file or folder that a command-line word names, or a case of a file, as `FILE/CASE`."""
-    from fattn_probe.cases.scenario.cases import cases_like  # imports the scenario room, for a given word only
+    from fattn_probe.cases.scenario.cases import cases_like  # imports the scenario room, only if a word is given
 
     return shipped.find("scenario", word, cases_like)
 

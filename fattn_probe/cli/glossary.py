@@ -20,7 +20,7 @@ from fattn_probe.cli import flags
 
 @dataclass(frozen=True)
 class Entry:
-    """A word, its meaning in Markdown, a command that shows it, and the step of the tour that explains it, or empty."""
+    """A word, its meaning in Markdown, a command that shows it, and the tour's step (or empty) that explains it."""
 
     word: str
     meaning: str

@@ -72,7 +72,7 @@ def hook_run(
 
 
 def pushed() -> Iterator[tuple[str, str]]:
-    """Each pushed commit, with the tip of the remote branch (all zeros for a new branch); none for a deleted branch."""
+    """Each pushed commit, with the tip of the remote branch (all zeros for a new branch); skips deleted branches."""
     if "PRE_COMMIT_TO_REF" in os.environ:
         yield os.environ["PRE_COMMIT_TO_REF"], os.environ.get("PRE_COMMIT_FROM_REF", "")
         return

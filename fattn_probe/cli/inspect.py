@@ -139,7 +139,7 @@ def inspect(
         if program == RUNNER:
             examined = Examiner(inspector, extras, activity.step).examine_all(work)
         else:
-            from fattn_probe.daily.inspect.upstream import inspect_upstream  # imports the room that runs this program
+            from fattn_probe.daily.inspect.upstream import inspect_upstream  # imports the room for test-backend-ops
 
             examined = inspect_upstream(inspector, program, only, targets, activity.step)
         done = list(activity.each(examined, lambda item: "inspected" if item.facts else "without a kernel"))
@@ -187,7 +187,7 @@ def debug(
 
 
 def placed(case: Case, at: str) -> Case:
-    """The case with `--at` as the place to inspect; without `--at`, with the scenario's own place."""
+    """The case with `--at` as the place to inspect; without `--at`, the scenario sets the place."""
     if not at:
         return case
     pairs = [pair.partition("=") for pair in at.split(",")]

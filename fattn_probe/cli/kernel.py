@@ -50,7 +50,7 @@ def kernel_new(
 def compare_kernels(
     kernel: str, build: BuildFlags, work: Work, checks: Checks, how: How, *, maps: bool, as_json: bool
 ) -> None:
-    """Judge several kernels on the same cases; llama.cpp's sources are fetched only if its kernels are among them."""
+    """Judge several kernels on the same cases; llama.cpp's sources are fetched only if its kernels take part."""
     with Activity(NOTES) as activity:
         building = activity.beside(setup.build_progress(NOTES, "compiling"), lambda one: one.done < one.total)
         contenders = contenders_of(setup.words(kernel), building)

@@ -57,7 +57,7 @@ def profile(
     check_targets(targets)
     if is_program(words[0]):
         origins = {flag: context.get_parameter_source(flag) for flag in OF_BUILD}
-        # By name: some versions of typer include their own click.
+        # Compare names, not classes: some versions of typer include their own click.
         given = [f"--{flag}" for flag, origin in origins.items() if origin is not None and origin.name != "DEFAULT"]
         if given:
             are = "are" if given[1:] else "is"

@@ -22,7 +22,7 @@ from fattn_probe.machine.run.simulator import Simulation
 
 SETTINGS = ("set breakpoint pending on", "set print frame-arguments presence", "set pagination off", "set width 0")
 IN_A_BLOCK = "simt::self != 0"
-"""True in a running block; a kernel's body is entered on the host too, to describe itself (native/sim/launch.h)."""
+"""True in a running block; a kernel is also entered on the host, where it describes itself (native/sim/launch.h)."""
 
 
 @dataclass(frozen=True)

@@ -251,7 +251,7 @@ def sessions(where: Where, activity: Activity) -> versions.SessionOf:
 
     @functools.cache
     def session_of(source: str) -> Session:
-        activity.step("")  # a download draws its own line
+        activity.step("")  # a download shows its own progress line
         return setup.session_of(setup.run_options(BuildFlags(source), where), activity)
 
     return session_of

@@ -1,6 +1,6 @@
 """Flags that commands share, as objects, and functions that set up builds, targets and sessions from them.
 
-A parameter of such a type stands for all flags of the object. The class's docstring is their heading in `--help`.
+A parameter of one of these classes stands for all its flags; the class's docstring is their heading in `--help`.
 """
 
 import functools
@@ -159,7 +159,7 @@ def run_options(
 
 
 def lacking(manifest: Manifest, build: BuildFlags) -> list[str]:
-    """The flags that ask for a different build from that of a manifest; `release`, the default flavour, never does."""
+    """The flags that ask for a different build than a manifest describes; `release`, the default flavour, does not."""
     flavour, built = flavour_of(build), manifest.fingerprint
     different = {
         f"--{flavour}": flavour not in ("release", built.flavour),
@@ -182,7 +182,7 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def work_of(cases: Sequence[Case], where: Where, *, simulated: bool = False) -> list[tuple[Case, list[Target]]]:
-    """Each case with its targets: from `--on`, else the scenario's device, else this machine's default.
+    """Each case with its targets: those of `--on`, or the scenario's device, or this machine's default.
 
     With `simulated`, the default is a simulated GPU on every machine.
     """
@@ -195,7 +195,7 @@ def work_of(cases: Sequence[Case], where: Where, *, simulated: bool = False) -> 
 
 
 def targets_of(where: Where) -> list[Target]:
-    """The targets of `--on`, else this machine's default."""
+    """The targets of `--on`, or this machine's default."""
     return list(parse_targets(where.on or chooser()(), load_devices(where.devices)))
 
 
@@ -212,7 +212,7 @@ def chooser(*, simulated: bool = False) -> Callable[[], str]:
 
 
 def default_target() -> tuple[str, str]:
-    """The default target, this machine's GPU if nvcc can build for it, otherwise a simulated one; and the reason."""
+    """The default target and the reason: this machine's GPU if nvcc can build for it, otherwise a simulated GPU."""
     if not has_gpu():
         return SIMULATED, "this machine has no NVIDIA GPU"
     try:
@@ -223,7 +223,7 @@ def default_target() -> tuple[str, str]:
 
 
 def build_progress(notes: Console, title: str = "building") -> Report:
-    """A `Report` of builds: a title, then a line that is rewritten, or without a terminal, printed every minute."""
+    """A `Report` of builds: a title, then a line that is rewritten on a terminal, or else printed every minute."""
     announce, shown = announced(notes, title), time.monotonic()
 
     def report(progress: Progress) -> None:
@@ -267,6 +267,6 @@ def number_of(work: Work) -> int:
 
 
 def require_matplotlib() -> None:
-    """Raise MachineError if matplotlib is missing; it is optional, because it would be a third of an installation."""
+    """Raise MachineError if matplotlib is missing; it is optional, because it is a third of the installed size."""
     if find_spec("matplotlib") is None:
         raise MachineError("--plot needs matplotlib: pip install 'fattn-probe[plot]'")

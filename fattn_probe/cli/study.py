@@ -139,7 +139,7 @@ def study(
 
 
 def step_lines(build: BuildFlags) -> StepLines:
-    """llama.cpp's source lines for each step; none, with a note, if the default source cannot be fetched."""
+    """llama.cpp's source lines for each step; empty, after a note, if the default source cannot be fetched."""
     try:
         return step_lines_of(setup.tree_of(build))
     except FattnProbeError as error:

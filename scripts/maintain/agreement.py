@@ -1,8 +1,8 @@
 """Compare an engine with a recording of a real GPU: launches, bits, NMSE.
 
-A recording is small: it has the launches and the sha256 of each output, and at most SAMPLES of the output's floats,
-evenly spaced, so that a disagreement can be measured. A recording of upstream's own list has hashes of the launches and
-the output of each case.
+A recording is small: for each output it has the launches, the sha256, and at most SAMPLES of the floats, evenly spaced,
+with which a disagreement can be measured. A recording of upstream's own list has hashes of the launches and the output
+of each case.
 """
 
 import csv
@@ -30,7 +30,7 @@ COLUMNS = ("case", "digest", "launches", "output")
 
 @dataclass(frozen=True)
 class Recorded:
-    """One case of a recording; `digest` is that of the case, `sample` is `dst.ravel()[::stride_of(dst.size)]`."""
+    """One case of a recording; `digest` is the case's digest, `sample` is `dst.ravel()[::stride_of(dst.size)]`."""
 
     digest: str
     sha256: str
@@ -49,12 +49,12 @@ class Agreement:
 
 
 def stride_of(elements: int) -> int:
-    """The stride that gives at most SAMPLES of an output's floats; odd, so that it reaches every column."""
+    """The stride with which a sample has at most SAMPLES floats; it is odd, so that the sample reaches every column."""
     return max(1, -(-elements // SAMPLES)) | 1
 
 
 def write_recording(captures: Sequence[Capture], path: Path, about: dict[str, str]) -> None:
-    """Write PATH.json and PATH.npz; `about` gives device, driver and date."""
+    """Write PATH.json and PATH.npz; `about` has device, driver and date."""
     cases = {}
     for capture in captures:
         cases[capture.name] = {
@@ -89,7 +89,7 @@ def read_recording(path: Path, types: Types, names: Names) -> tuple[dict[str, st
 def agreement(recorded: Recorded, dst: F32, launches: Sequence[LaunchRecord]) -> Agreement:
     """Compare an output and its launches with the recorded ones.
 
-    NaN equals NaN. The NMSE leaves out equal elements that are not finite, and is NaN if other elements are not finite.
+    NaN equals NaN. The NMSE leaves out equal non-finite elements, and is NaN if other elements are not finite.
     """
     here = dst.ravel()[:: stride_of(dst.size)]
     there = recorded.sample
@@ -106,8 +106,7 @@ def agreement(recorded: Recorded, dst: F32, launches: Sequence[LaunchRecord]) ->
 
 
 class Hashes(NamedTuple):
-    """Hashes of a case: the digest of its inputs, and the first 16 digits of the sha256 of its launches and its
-    output."""
+    """Hashes of a case: the digest of its inputs, and 16 digits each of the sha256 of its launches and its output."""
 
     digest: str
     launches: str

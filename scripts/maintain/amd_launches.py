@@ -18,7 +18,7 @@ from fattn_probe.cases.op import Op
 Pointers = Mapping[str, int]
 """Addresses of Q, K, V, mask, sinks, dst, partial (the outputs of blocks that share a tile) and meta (their sums)."""
 IDLE = 40
-"""Fewer compute units than any GPU here has."""
+"""A number of compute units below that of every GPU here."""
 STRIDE = 256  # FATTN_KQ_STRIDE
 CASES = {
     "vec": '#include "fattn-vec.cuh"\nDECL_FATTN_VEC_CASE({0}, {2}, {3});\n',
@@ -41,7 +41,7 @@ class Kernel:
 
     @property
     def source(self) -> str:
-        """A file that instantiates the attention kernel of a family."""
+        """The text of a file that instantiates the attention kernel of a family."""
         values = self.name[self.name.index("<") + 1 : -1].split(",")
         order = (0, 2, 2, 3) if self.family == "vec" else (0, 2, 3)
         return CASES[self.family].format(*(values[at] for at in order))
@@ -57,7 +57,7 @@ class Chosen:
 
 
 def chosen(op: Op, gfx: str) -> Chosen:
-    """The choice of ggml_cuda_get_best_fattn_kernel and of the switches after it, for head sizes up to 256."""
+    """The choice that ggml_cuda_get_best_fattn_kernel and the switches after it make, for head sizes up to 256."""
     sizes, params = op.sizes, op.params
     ratio = sizes.n_head // sizes.n_head_kv
     quantized = op.type_K.startswith("q"), op.type_V.startswith("q")
@@ -71,7 +71,7 @@ def chosen(op: Op, gfx: str) -> Chosen:
     else:
         mma = not odd and ratio >= 2 and shared and aligned and columns > (8 if size <= 128 else 16)
     if mma:
-        fits = () if gfx == "gfx942" else (n for n in (8, 4, 2) if ratio % n == 0)  # RDNA prefers to waste no column
+        fits = () if gfx == "gfx942" else (n for n in (8, 4, 2) if ratio % n == 0)  # RDNA avoids unused columns
         ncols2 = (*fits, *(n for n in (8, 4, 2) if ratio > n // 2), 1)[0] if shared and aligned else 1
         total = next(total for total in (16, 32, 64) if total == 64 or sizes.n_q <= total // ncols2)
         return Chosen("mma", total // ncols2, ncols2)
@@ -149,7 +149,7 @@ def launches(op: Op, gfx: str, ggml: Path, at: Pointers) -> Iterator[Kernel]:
 
 
 def _lds(row: list[int], choice: Chosen, size: int, wave: int) -> int:
-    """Dynamic LDS of an mma kernel in bytes, with one stage and no swizzle; 4 bytes a half2."""
+    """Dynamic LDS of an mma kernel in bytes, with one stage and no swizzle; a half2 takes 4 bytes."""
     threads, _, batch, K2, V2, combine, _, in_registers = row
     ncols = choice.ncols1 * choice.ncols2
     keys = batch * (max(K2, V2) + 4)
@@ -178,7 +178,7 @@ def _arguments(op: Op, at: Pointers, dst: int) -> Iterator[bytes]:
 
 
 def fastdiv(divisor: int) -> bytes:
-    """init_fastdiv_values: a multiplier, a shift and the divisor, three words."""
+    """The three words of init_fastdiv_values: a multiplier, a shift and the divisor."""
     shift = (divisor - 1).bit_length()
     return struct.pack("<III", ((1 << 32) * ((1 << shift) - divisor) // divisor + 1) & 0xFFFFFFFF, shift, divisor)
 

@@ -1,4 +1,4 @@
-"""Read the resources of AMD kernels from clang's assembly, and write them to a table."""
+"""Read the resources that AMD kernels use from clang's assembly, and write these to a table."""
 
 import csv
 import io
@@ -12,9 +12,10 @@ from fattn_probe.cases.device.origin import AMD_TABLE
 TABLE = Path(__file__).resolve().parents[2] / "fattn_probe/cases/device" / AMD_TABLE
 NO_CODE = "-"
 KEYS = ("vgpr_count", "agpr_count", "sgpr_count", "group_segment_fixed_size", "private_segment_fixed_size")
-"""The figures in a kernel's metadata, in the order of a cell of the table; after them, a cell has the number of waves
-that fit on a SIMD. They are a thread's vector registers, those that only matrix instructions use (part of the former;
-additional on gfx908), its scalar registers, and, in bytes, a block's static LDS and a thread's scratch.
+"""The figures in a kernel's metadata, in the order of a cell; it ends with the waves that fit on a SIMD.
+
+A thread's vector registers, the vector registers that only matrix instructions use (part of the former; additional on
+gfx908), its scalar registers, and, in bytes, a block's static LDS and a thread's scratch.
 """
 EXTRACT = "; ".join(
     (
@@ -31,7 +32,7 @@ LINE = re.compile(
 
 
 def read_assembly(text: str) -> Iterator[tuple[str, str]]:
-    """Each kernel's mangled name and its cell of the table; `-` if its only code is NO_DEVICE_CODE."""
+    """Each kernel's mangled name, and its cell in the table: `-` if its only code is NO_DEVICE_CODE."""
     name, waves, without, kernel = "", dict[str, int](), set[str](), dict[str, str]()
     for line in text.splitlines():
         if "no_device_code" in line and "@rel32" in line:
@@ -52,7 +53,7 @@ def read_assembly(text: str) -> Iterator[tuple[str, str]]:
 
 
 def merge_amd(build_number: int, gfx: str, found: Mapping[str, str], path: Path) -> str:
-    """The text of AMD's table with a column added or replaced: a build and an architecture (`11549/gfx1100`)."""
+    """The text of AMD's table with the column of a build and an architecture (`11549/gfx1100`) added or replaced."""
     column = f"{build_number}/{gfx}"
     rows = {row["kernel"]: row for row in csv.DictReader(io.StringIO(path.read_text() if path.exists() else ""))}
     names = sorted({name for row in rows.values() for name in row if name not in ("kernel", column)} | {column})

@@ -26,7 +26,7 @@ Words sum(const ScaledNumber *a, const Scaled *b, Words c, [[maybe_unused]] bool
 
 } // namespace
 
-// c += a*b of a[row][k], b[column][k], c[row][column], 16 of each; c is f32 or, if `packed`, f16, in words.
+// c += a*b for a[row][k], b[column][k] and c[row][column], all of size 16; c has f32 or, if `packed`, f16 in words.
 extern "C" void add_product(const uint16_t *a, const uint16_t *b, uint32_t *c, bool packed) {
     for (int x = 0; x < 16; x += columns) {
         Scaled of_b[16];
@@ -51,7 +51,7 @@ extern "C" void add_product(const uint16_t *a, const uint16_t *b, uint32_t *c, b
     }
 }
 
-// v_dot2_f32_f16 of `count` lanes: a and b are pairs of f16, c is f32.
+// v_dot2_f32_f16 for `count` lanes: a and b are pairs of f16, and c is f32.
 extern "C" void add_pairs_of_lanes(const uint32_t *a, const uint32_t *b, uint32_t *c, int count) {
     for (int i = 0; i < count; i++) {
         const auto low = [](uint32_t pair) { return static_cast<uint16_t>(pair); };

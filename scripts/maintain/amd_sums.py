@@ -1,8 +1,8 @@
 """The simulator's sums of f16 products on AMD GPUs, for tinygrad's emulator.
 
-tinygrad adds the products of matrix instructions and v_dot2_f32_f16 one by one. The hardware does not: the simulator
-follows MMA-Sim's measurements (CDNA) and the results of RDNA GPUs. Only the sums are replaced; the positions of a
-matrix's elements in the registers are those of tinygrad.
+tinygrad adds the products of matrix instructions and v_dot2_f32_f16 one by one. The hardware does not, and the
+simulator follows the hardware: MMA-Sim's measurements (CDNA) and results of RDNA GPUs. Only the sums are replaced;
+tinygrad determines the positions of a matrix's elements in the registers.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ Indices = npt.NDArray[np.intp]
 
 
 class Sums:
-    """The simulator's sums of an architecture, compiled in a folder."""
+    """The simulator's sums for an architecture, compiled in a folder."""
 
     def __init__(self, folder: Path, gfx: str) -> None:
         library = folder / f"sums-{gfx}.so"
@@ -36,7 +36,7 @@ class Sums:
         self.factor_lane, self.factor, self.result_lane, self.result = places(gfx)
 
     def executes(self, text: str, scalars: memoryview, vectors: Registers) -> bool:
-        """Execute an instruction on a wave's registers; False for an instruction without such a sum."""
+        """Execute an instruction on a wave's registers; False for an instruction that computes no such sum."""
         if match := DOT2.fullmatch(text):
             to, *sources = (int(word) for word in match.groups())
             a, b, c = (vectors[source].copy() for source in sources)
@@ -73,7 +73,7 @@ class Sums:
 
 
 def places(gfx: str) -> tuple[Indices, Indices, Indices, Indices]:
-    """The lane of A's [row][k] or B's [column][k], and its f16 in the lane; lane and register of D's [row][column]."""
+    """The lane of A's [row][k] or B's [column][k], and its f16 there; the lane and register of D's [row][column]."""
     x, y = np.indices((16, 16))
     if gfx == "gfx942":
         return x + y // 4 * 16, y % 4, y + x // 4 * 16, x % 4

@@ -1,7 +1,7 @@
 """Determine which cases of a pool kill which faults, and choose those that kill most within a time budget.
 
-The cases in which a mutant changes a value run it; among cases with the same launches, only the fastest few do. A case
-also costs the time to compile its kernels, after a change of any of their files, unless a chosen case has them already.
+The cases in which a mutant changes a value run it; among cases with the same launches, only the fastest few run it. The
+cost of a case includes the time to compile those of its kernels that no chosen case has, after a change of their files.
 """
 
 from collections import defaultdict
@@ -30,7 +30,7 @@ from maintain.mutants_table import held_out
 
 @dataclass(frozen=True)
 class Killers:
-    """The cases that kill a fault, among the `tried` ones; `digest` decides which half of the faults it belongs to."""
+    """The cases that kill a fault, among the cases `tried`; `digest` decides to which half of the faults it belongs."""
 
     digest: str
     name: str
@@ -47,8 +47,8 @@ class Killers:
 class Kills:
     """The cases of a pool with the CPU seconds of their judgement, and the killers of each fault.
 
-    `kernels` are those of each case (`90 release mma 64,64,8,8,false,false,false`), `compiling` the seconds to compile
-    each.
+    `kernels` are the kernels of each case (`90 release mma 64,64,8,8,false,false,false`), `compiling` the seconds to
+    compile each kernel.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Kills:
     compiling: dict[str, float] = field(default_factory=dict)
 
     def cost(self, case: str, compiled: AbstractSet[str] = frozenset()) -> float:
-        """The seconds to run a case, and to compile those of its kernels that are not compiled yet."""
+        """The seconds to run a case, and to compile those of its kernels that are not yet in `compiled`."""
         return self.seconds[case] + sum(self.compiling[name] for name in {*self.kernels.get(case, ())} - compiled)
 
     @classmethod
@@ -76,7 +76,7 @@ class Kills:
 
 
 def find(built: MutantBuild, results: Path, say: Step) -> int:
-    """Add the kills of each mutant of a plan that is not yet in a results file; returns the number left."""
+    """Add the kills of each mutant of a plan that is not yet in a results file; returns the number of mutants left."""
     known = Kills.read(results).faults
     fresh = [mutant for mutant in built.plan.chosen(built.schema.mutants) if mutant.digest not in known]
     with workers(built.parts) as pool:
@@ -142,7 +142,7 @@ def killers(
 def with_corpus(found: Kills, caught: Iterable[Mapping[str, Any]]) -> Kills:
     """The kills, including faults of the corpus, each of which has the one case that is known to catch it.
 
-    `caught` are lines of the results of `scripts/detection faults`. A case that is not in the pool catches nothing.
+    `caught` are lines of the results of `scripts/detection faults`. A case outside the pool catches nothing.
     """
     faults = dict(found.faults)
     for item in caught:
@@ -154,7 +154,7 @@ def with_corpus(found: Kills, caught: Iterable[Mapping[str, Any]]) -> Kills:
 
 
 def choose(kills: Kills, budget: float) -> list[str]:
-    """The cases that kill most of the learned half of the faults within a budget of seconds, best first.
+    """The cases that kill most faults of the learned half within a budget of seconds, best first.
 
     Greedily: the next case kills the most faults that no earlier case kills, per second that it and its new kernels
     take.

@@ -1,4 +1,4 @@
-"""The table of the faults of the corpus that suites catch, as a page of the docs."""
+"""The docs page with the table of the faults in the corpus that suites catch."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ Grade = Literal["right", "silent", "false"]
 
 
 def page(corpus: Sequence[HistoricFault], results: Sequence[Tried], suites: Sequence[str]) -> str:
-    """The page: a section for each suite with results, for faults that show on its GPUs; none of older patches."""
+    """The page: a section for each suite with results, for faults that show on its GPUs, but not for older patches."""
     parts, listed = [HEAD], set[Tried]()
     for suite in suites:
         known = of_its_vendors(corpus, suite)
@@ -72,7 +72,7 @@ def by_value(tried: Sequence[Tried], known: Mapping[str, HistoricFault]) -> str:
 
 
 def graded(item: Tried, fault: HistoricFault) -> Grade | None:
-    """The grade of a diagnosis; None if there is none."""
+    """The grade of a diagnosis; None without a diagnosis."""
     return None if item.caught is None or item.caught.cause is None else grade(item.caught.cause, fault)
 
 

@@ -2,9 +2,9 @@
 
 tinygrad generates each instruction from AMD's own pseudocode, and tests it against hardware. Its emulator is written
 for the output of tinygrad's compiler. This module adds what clang's code needs: a kernel's initial registers, as
-requested by its descriptor; jumps; and instructions for caches and timing, which do nothing here. tinygrad computes the
-values of the instructions, with the corrections in tinygrad.patch. Exceptions are powers of two and, if the caller asks
-for them, sums (amd_sums.py).
+requested by its descriptor, jumps, and instructions for caches and timing, which do nothing here. tinygrad computes the
+values of the instructions, with the corrections in tinygrad.patch. The exceptions are powers of two and, if the caller
+asks for it, sums (amd_sums.py).
 """
 
 import ctypes
@@ -46,7 +46,7 @@ EXEC = 126
 WORD = re.compile(r"\b[0-9A-F]{8}\b")
 BARRIERS = frozenset({"s_barrier", "s_barrier_wait"})
 APERTURES = {"src_private_base": 0xF0000001, "src_shared_base": 0xF0000002}
-"""High words of generic addresses in a thread's scratch and a block's LDS; this process has no memory at these."""
+"""High words of generic addresses in a thread's scratch and a block's LDS; this process has no memory there."""
 PC = 256
 """Index of the program counter in the emulator's scalar registers, in two words."""
 END = (1 << 64) - 1
@@ -66,7 +66,7 @@ PRIVATE_SIZE = 64
 Registers = npt.NDArray[np.uint32]
 """The vector registers of a wave, [register][lane]."""
 Executes = Callable[[str, memoryview, Registers], bool]
-"""Executes an instruction (LLVM's text) on scalar and vector registers; False if it is not for this function."""
+"""Executes an instruction (LLVM's text) on scalar and vector registers; False if it does not handle the instruction."""
 
 
 class WaveState(Protocol):
@@ -107,7 +107,7 @@ def load_tinygrad(folder: Path) -> ModuleType:
 
 
 def memory(size: int) -> tuple[mmap.mmap, int]:
-    """Zeroed memory, and its address; the emulator's global memory is this process's own."""
+    """Zeroed memory, and its address; the emulator's global memory is the memory of this process."""
     area = mmap.mmap(-1, size)
     return area, ctypes.addressof(ctypes.c_char.from_buffer(area))
 
@@ -154,7 +154,7 @@ class Launch:
         return found
 
     def kernarg(self) -> bytes:
-        """The memory of the arguments: the kernel's own, then those that the runtime adds."""
+        """The memory of the arguments: the kernel's own arguments, then those that the runtime adds."""
         sizes = dict(zip(("x", "y", "z"), zip(self.grid, self.block, strict=True), strict=True))
         hidden = {"hidden_grid_dims": 3, "hidden_dynamic_lds_size": self.dynamic}
         for axis, (blocks, threads) in sizes.items():
@@ -181,7 +181,7 @@ class Emulator:
         self.emu, self.own = load_tinygrad(tinygrad), own
 
     def run(self, launch: Launch) -> int:
-        """Run all blocks of a launch, one after the other; returns the number of instructions."""
+        """Run all blocks of a launch, one after another; returns the number of instructions."""
         code, metadata = launch.code, launch.metadata
         family = FAMILY[code.gfx]
         descriptor = code.symbols[metadata[".symbol"]]
@@ -263,7 +263,7 @@ class Emulator:
 
 @dataclass(frozen=True)
 class Private:
-    """A wave's memory without global addresses: the block's LDS, and its scratch, which has `size` bytes per thread."""
+    """A wave's memory without global addresses: the block's LDS, and the wave's scratch of `size` bytes per thread."""
 
     lds: Bytes
     scratch: Bytes
@@ -271,7 +271,7 @@ class Private:
     wave: int
 
     def addressed(self, item: Instruction, vectors: Registers) -> dict[int, Registers]:
-        """Replace a load's generic addresses with those of this process; returns the address registers to restore."""
+        """Replace a load's generic addresses with addresses in this process; returns the registers to restore."""
         if not item.text.startswith("flat_load_"):
             raise InputError(f"the emulator has no {item.text} in LDS or scratch")
         first, last = (int(number) for number in PAIR.findall(item.text)[-1])
@@ -293,7 +293,7 @@ class Private:
 def powers(text: str, scalars: memoryview, vectors: Registers) -> bool:
     """Compute v_exp_f32 and v_s_exp_f32, correctly rounded; False for other instructions.
 
-    AMD only states that the hardware's result is within 1 ulp; tinygrad computes a polynomial of its own.
+    AMD only states that the hardware's result is within 1 ulp; tinygrad computes a different polynomial.
     """
     match = EXP.fullmatch(text)
     if match is None:

@@ -25,11 +25,11 @@ BY_FILE = {
     "fattn-tile.cu": "tile",
     "fattn-vec.cuh": "vec",
 }
-"""Files of one family of kernels: a change in them changes no case of another family."""
+"""Files of one family of kernels; a change in these files changes no case of another family."""
 CHANGED = re.compile(r"^\+\+\+ b/\S*?([\w.-]+)$", re.MULTILINE)
 FIRST = 4  # kernels of each family in the first batch; each further batch doubles the number so far
 SHOWS = "shows"
-"""The name of the suite that is each fault's own case."""
+"""The name of the suite that consists of each fault's own case."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class CaseBatch:
 
 @dataclass(frozen=True)
 class PlannedPart:
-    """An entry on a target: by name, the cases that the release supports there, with the kernels that each needs."""
+    """An entry on a target: the cases (by name) that the release supports there, with the kernels that each needs."""
 
     entry: Entry
     target: Target
@@ -54,8 +54,8 @@ class PlannedPart:
 class SuiteCases:
     """The cases that a suite runs without a fault; no parts for SHOWS.
 
-    `before`: by fault, the target and the case that caught it with an earlier version of the suite; these are tried
-    first.
+    `before` maps a fault to the target and the case that caught it with an earlier version of the suite; these are
+    tried first.
     """
 
     name: str
@@ -81,12 +81,12 @@ def cases_of_suite(path: Path, options: RunOptions, before: Mapping[str, tuple[s
 
 
 def dry_session(options: RunOptions) -> Session:
-    """A session that plans launches only."""
+    """A session that only plans launches."""
     return Session(replace(options, simulation=Simulation(dry=True)))
 
 
 def batches_of(suite: SuiteCases, fault: HistoricFault) -> Iterator[CaseBatch]:
-    """The cases that a fault can change, entry by entry and target by target, in batches of more and more kernels.
+    """The cases that a fault can change, entry by entry and target by target, in batches with more and more kernels.
 
     Most faults show in all kernels of a family, and the kernels of a batch are compiled with the fault before the batch
     runs. Entries on the GPU of the fault's own case come first, with the build that catches it and the case's kernels.
@@ -122,7 +122,7 @@ def batches_of(suite: SuiteCases, fault: HistoricFault) -> Iterator[CaseBatch]:
 
 
 def own_kernels(fault: HistoricFault, target: Target, options: RunOptions) -> frozenset[KernelCase]:
-    """The kernels that the fault's own case needs on its GPU; none on others."""
+    """The kernels that the fault's own case needs on its GPU; empty for other GPUs."""
     shown = [one for one in fault.shows if f"sim:{one.device}" == str(target)]
     cases = [case for one in shown for case in expand(load(one.scenario))]
     return frozenset(required_kernels(dry_session(options), cases, target)) if cases else frozenset()

@@ -1,4 +1,4 @@
-"""Whether suites catch the faults of the corpus: each case as the suite runs it, until one catches the fault."""
+"""Determine whether suites catch the faults of the corpus: run cases as the suite does, until one catches the fault."""
 
 import json
 import time
@@ -37,12 +37,12 @@ from maintain.fault_cases import CaseBatch, SuiteCases, batches_of
 from maintain.outputs import Keep
 
 LAUNCH: Final = "launch"
-"""Launches that differ from those without the fault, which `regress --patch` reports although the output is correct."""
+"""The kind for launches that the fault changes; `regress --patch` reports these although the output is correct."""
 
 
 @dataclass(frozen=True)
 class Caught:
-    """The first result that catches a fault; by LAUNCH only if no result fails.
+    """The first result that catches a fault; `by` is LAUNCH only if no result fails.
 
     `said` is the reason and the diagnosis; `cause` is the first cause in the diagnosis, empty if it has none, and None
     without a diagnosis.
@@ -57,12 +57,12 @@ class Caught:
 
 @dataclass(frozen=True)
 class Tried:
-    """A suite on a release with a fault: what `caught` it, if anything; the cases judged, the seconds with compiling.
+    """A suite on a release with a fault: the result that `caught` it, or None; cases judged; seconds with compiling.
 
     `digest` is the digest of the patch's changes, `text` that of the suite's file, and `killer` the hash of the case
     that caught the fault and of its judgement. A result is out of date if the patch has changed. It is also out of date
-    if the fault was not caught and the suite's file has changed, or if it was caught and the suite no longer has that
-    case.
+    if the fault was not caught and the suite's file has changed, or if the fault was caught and the suite no longer has
+    the case that caught it.
     """
 
     fault: str
@@ -81,13 +81,13 @@ TRIED = Document("a result of a fault", Tried)
 
 @dataclass(frozen=True)
 class Diagnosed(Result):
-    """A result whose `failure` has the diagnosis too; `cause` is as in Caught."""
+    """A result whose `failure` includes the diagnosis; `cause` is as in Caught."""
 
     cause: str | None = None
 
 
 def diagnosed(checks: Checks, keep: Keep | None, session: Session, case: Case, target: Target) -> Result:
-    """Judge a case as a suite does, and diagnose it; after an error, the case is lost; a wrong output is kept."""
+    """Judge a case as a suite does, and diagnose it; after an error, the case is lost; wrong outputs are kept."""
     try:
         judgement = judge_case(session, case, target, checks)
     except FattnProbeError as error:
@@ -109,7 +109,7 @@ def first_cause(diagnosis: Diagnosis | None) -> str | None:
 
 
 def try_fault(fault: HistoricFault, suite: SuiteCases, keep: Path | None = None) -> Tried:
-    """Run cases on a release with a fault until a result catches it; wrong outputs are kept in a folder."""
+    """Run cases on a release with a fault until a result catches the fault; wrong outputs are kept in a folder."""
     began, tried = time.monotonic(), 0
     name, digest = fault.patch.name, fault.patch.changes
     plain = Session(suite.options)
@@ -168,7 +168,7 @@ def try_batch(batch: CaseBatch, session: Session, plain: Session, keep: Keep | N
 
 
 def in_random_orders(batches: Iterable[CaseBatch], session: Session) -> Iterator[tuple[Caught, CaseBatch]]:
-    """For each entry that checks orders, the first case whose output after other cases differs from that alone."""
+    """For each entry that checks orders, the first case whose output after other cases is not its output alone."""
     entries = dict[tuple[str, str], CaseBatch]()
     for batch in batches:
         key, checks = (batch.entry.name, str(batch.target)), batch.entry.check.checks
@@ -215,7 +215,7 @@ def killers_of(suite: str) -> frozenset[str]:
 
 
 def of_its_vendors(faults: Iterable[HistoricFault], suite: str) -> dict[str, HistoricFault]:
-    """By name, the faults that show on GPUs of the vendors that a shipped suite simulates; all for other suites."""
+    """The faults (by name) that show on GPUs of the vendors that a shipped suite simulates; all for other suites."""
     path, devices, vendors = folder("suite") / f"{suite}.yaml", load_devices(), {False, True}
     if path.is_file():
         vendors = {is_amd(arch_of(target)) for _, target in on_simulated("faults", path, Given())}

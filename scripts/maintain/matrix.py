@@ -1,6 +1,6 @@
 """The matrix: one suite on every GPU of the catalogue with llama.cpp releases of several years, on one page.
 
-On one GPU the suite also runs with every release on the index, some of them each night.
+On one GPU, the suite also runs with every release on the index: each night with some of these.
 """
 
 import json
@@ -83,9 +83,9 @@ CELLS = Document("the results of the matrix", list[MatrixCell])
 
 
 def shared_builds(devices: Iterable[Device], sources: Sequence[str]) -> list[SharedBuild]:
-    """The builds of the matrix, the most valuable first, so that even a run that ends early includes these.
+    """The builds of the matrix, the most valuable first, so that a run that ends early includes these builds.
 
-    The newest release on all GPUs, then the other releases on one GPU of each architecture, then the rest.
+    The order is: the newest release on all GPUs, the other releases on one GPU of each architecture, the rest.
     """
     by_arch: dict[str, list[str]] = {}
     for device in devices:
@@ -108,7 +108,7 @@ def without(found: Iterable[SharedBuild], done: Iterable[MatrixCell]) -> list[Sh
 
 
 def part_of(number: int, parts: int) -> tuple[str, ...]:
-    """One of the parts of the releases on the index, each with some of every year; `number` counts modulo `parts`."""
+    """One part of the releases on the index, with some releases of every year; `number` counts modulo `parts`."""
     return tuple(release.source for release in releases())[number % parts :: parts]
 
 
@@ -120,7 +120,7 @@ def cells_of(history: History, only: str = "") -> list[MatrixCell]:
 
 
 def cell_of(history: History, run: Run) -> MatrixCell:
-    """One cell from the results of a run; the stored finding also shows a defect that became known later."""
+    """One cell from the results of a run; the stored finding also identifies a defect that became known later."""
     cases = history.cases(run)
     results = [recognised(result, cases.get(result.name), run) for result in history.results(run).values()]
     statuses = Counter(result.status for result in results)
@@ -161,7 +161,7 @@ def from_json(text: str) -> list[MatrixCell]:
 
 
 def ordered(cells: Iterable[MatrixCell]) -> list[MatrixCell]:
-    """The cells by release, oldest first, then by compute capability and name; if two have one place, the newer."""
+    """The cells by release, oldest first, then by compute capability and name; of two for the same place, the newer."""
     newest = {(cell.source, cell.device): cell for cell in sorted(cells, key=lambda cell: cell.started)}
     age = dict(zip(RELEASES, range(len(RELEASES)), strict=True))
     return sorted(
@@ -210,12 +210,12 @@ def _releases(found: Iterable[MatrixCell]) -> Iterator[str]:
 
 
 def release_of(source: str) -> str:
-    """A release's version; other sources in full."""
+    """A release's version; for other sources, the full specification."""
     return source.rpartition("==")[2] if source in RELEASES else source
 
 
 def _known(found: Sequence[MatrixCell]) -> Iterator[str]:
-    """The known defects: each with its releases, its GPUs and its number of cases."""
+    """The known defects, each with its releases, its GPUs and its number of cases."""
     yield from ("## Known defects of llama.cpp", "")
     ids = sorted({id for cell in found for id in cell.known})
     if not ids:

@@ -1,4 +1,4 @@
-"""A table that shows, from a file of verdicts, which of the same mutants several suites kill."""
+"""A table that shows how many of the same mutants each of several suites kills, from a file of verdicts."""
 
 import csv
 import io
@@ -26,7 +26,7 @@ def held_out(digest: str) -> bool:
 
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
-    """The mutants of a file of verdicts, each as often as it has verdicts."""
+    """The mutants in a file of verdicts; a mutant appears once per verdict."""
     for item in documents(path):
         yield Mutant(**item["mutant"])
 
@@ -52,9 +52,9 @@ def killers_as_text(path: Path, tree: Tree) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A suite: by digest, the mutants that its cases kill, and those that all of its cases have tried.
+    """A suite: the digests of the mutants that its cases kill, and of those that all of its cases have tried.
 
-    `elsewhere` are those whose outputs are correct, but come from another kernel or grid, if a history shows this.
+    `elsewhere` are those whose correct outputs come from a different kernel or grid, if a history shows this.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Column:
 
     @classmethod
     def of(cls, name: str, verdicts: Iterable[MutantVerdict], *, history: bool) -> "Column":
-        """A suite's column, from the verdicts valid for it; `history`: its runs are compared with earlier runs."""
+        """A suite's column, from the verdicts valid for it; with `history`, its runs are compared with earlier runs."""
         found = list(verdicts)
         killed = frozenset(item.mutant.digest for item in found if item.by)
         elsewhere = frozenset(item.mutant.digest for item in found if item.changed and history)
@@ -82,14 +82,14 @@ class Column:
 def counted(
     mutants: Mapping[str, Mutant], columns: Iterable[Column], known: Sequence[Equivalent], sample: int = 0
 ) -> dict[str, Mutant]:
-    """By digest, a sample of mutants (0: all) without those listed as equivalent, except any that a suite kills."""
+    """A sample of mutants (0: all) by digest, without those listed as equivalent unless a suite kills them."""
     killed = frozenset().union(*(column.killed for column in columns))
     chosen = sorted(mutants)[: sample or None]
     return {digest: mutants[digest] for digest in chosen if digest in killed or not argument(mutants[digest], known)}
 
 
 def page(mutants: Mapping[str, Mutant], columns: Sequence[Column]) -> str:
-    """The table: rows for files, for all, and for the half of the faults not used to choose cases; a column per suite.
+    """The table: rows for each file, all files, and the half of the faults not used to choose cases; a column a suite.
 
     If a suite has mutants that only a history shows, the last rows are for a run with a history.
     """

@@ -1,4 +1,4 @@
-"""Wrong outputs of faults and mutants in files, so that they can be diagnosed again without a build."""
+"""Files of the wrong outputs that faults and mutants cause, which can be diagnosed again without a build."""
 
 import json
 from collections import defaultdict
@@ -39,7 +39,7 @@ from fattn_probe.verdict.measure.verdict import Status, judge
 from fattn_probe.verdict.truth.reference.adapter import reference_of
 
 LARGEST = 600_000
-"""The size of the largest output that is kept, in bytes."""
+"""The largest size of a kept output, in bytes."""
 MOST = 4
 """The largest number of outputs that are kept for one fault and suite."""
 
@@ -68,9 +68,9 @@ class Keep:
     suite: str
 
     def add(self, found: Judgement) -> None:
-        """Keep a wrong output, if it is small and one of the first."""
+        """Keep a wrong output if it is small and among the first MOST."""
         start = f"{self.fault}.{self.suite}."
-        correct = found.verdict.status is not Status.FAIL  # it can still fail a check of its bits
+        correct = found.verdict.status is not Status.FAIL  # a correct output can still fail a check of its bits
         if correct or found.finding is not None or found.dst is None or found.dst.nbytes > LARGEST:
             return
         if len(list(self.folder.glob(f"{start}*.npz"))) < MOST:
@@ -92,7 +92,7 @@ def write(recorded: KeptOutput, path: Path) -> None:
 
 
 def read(path: Path) -> KeptOutput:
-    """Read a recorded output; InputError if the file has none."""
+    """Read a recorded output; InputError if the file does not contain one."""
     try:
         with path.open("rb") as opened, np.load(opened) as file:
             return KeptOutput(**json.loads(str(file["about"])), dst=file["dst"])
@@ -116,14 +116,14 @@ def diagnosed_again(recorded: KeptOutput, cases: Mapping[str, Case]) -> Diagnosi
 
 
 def cases_by_digest(suites: Iterable[Path] = ()) -> dict[str, Case]:
-    """The cases in the heads of the corpus, and those of suites, by their digest."""
+    """The cases named in the headers of the corpus, and the cases of suites, by digest."""
     cases = [case for fault in corpus() for shown in fault.shows for case in expand(load(shown.scenario))]
     cases += [case for path in suites for entry in load_suite(path).parts for case in cases_of(entry, path.parent)]
     return {case.digest: case for case in cases}
 
 
 def killed_by_output(verdicts: Iterable[MutantVerdict], parts: Sequence[SuitePart], number: int) -> list[MutantVerdict]:
-    """The first kills by a wrong output, by digest, in cases of the release builds of these parts (0: all kills)."""
+    """The first `number` kills by a wrong output (0: all), by digest, in cases of the release builds of these parts."""
     plain = [part for part in parts if part.entry.flavour == "release" and not part.entry.sanitize]
     known = {(part.name, case.name) for part in plain for case in part.cases}
     found = {one.mutant.digest: one for one in verdicts if one.by == "verdict" and (one.on, one.case) in known}

@@ -15,14 +15,14 @@ from maintain.fault_cases import SuiteCases
 from maintain.faults import Tried, try_fault
 
 OVERLAP = 1.5
-"""The shares of the cores add up to this multiple of the cores, because a job often waits for its slowest compiler."""
+"""The jobs' shares of the cores add up to this multiple of the cores, as a job often waits for its last compiler."""
 Task = tuple[HistoricFault, SuiteCases]
 
 
 def tried(tasks: Sequence[Task], jobs: int, until: float, keep: Path | None = None) -> Iterator[Tried]:
     """The results as they arrive; no task starts after `until`, a time of `time.time`; wrong outputs go to `keep`.
 
-    A fault that ends its workers has no result: LostError at the end.
+    A fault that ends its workers has no result; LostError at the end names these faults.
     """
     lost = []
     begin = functools.partial(trying, until=until, keep=keep)
@@ -38,12 +38,12 @@ def tried(tasks: Sequence[Task], jobs: int, until: float, keep: Path | None = No
 
 @contextmanager
 def trying(tell: Tell, until: float, keep: Path | None) -> Iterator[Callable[[Task], Tried | None]]:
-    """A worker's function."""
+    """Provide a worker's function, which tries one fault."""
     yield functools.partial(run, until=until, keep=keep)
 
 
 def run(task: Task, until: float, keep: Path | None) -> Tried | None:
-    """Try one fault; None if it is too late, or if it could not be tried, which stderr explains."""
+    """Try one fault; None after `until`, or if the fault could not be tried, which stderr explains."""
     fault, suite = task
     if time.time() > until:
         return None

@@ -1,7 +1,7 @@
 """AMD's HIP headers and device library, and the command with which clang compiles llama.cpp's attention kernels.
 
-Debian's clang is the compiler, Debian's `rocm-device-libs` the bitcode library; the headers come from ROCm's own
-repositories. Together they replace an installed ROCm, and contain only what the kernels' device code needs.
+The compiler is Debian's clang, and the bitcode library Debian's `rocm-device-libs`; the headers come from ROCm's own
+repositories. Together these replace an installed ROCm, and contain only what the kernels' device code needs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from pathlib import Path
 from fattn_probe.base.process import run
 
 COMMITS = {"clr": "f9f995c6d0", "HIP": "c5e11fcac8"}
-"""The headers' repositories, at HIP 6.3.0. Those of 6.2 read the low half of two bf16 values as an integer."""
+"""The headers' repositories, at HIP 6.3.0. Version 6.2 reads the low half of two bf16 values as an integer."""
 HEADERS = {"clr": "hipamd/include", "HIP": "include"}
 CLANG = "clang++-19"
 ARCHITECTURES = ("gfx906", "gfx908", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1200", "gfx1201")
@@ -34,11 +34,11 @@ enum hipblasStatus_t {
 hipblasStatus_t hipblasCreate(hipblasHandle_t *);
 hipblasStatus_t hipblasDestroy(hipblasHandle_t);
 hipblasStatus_t hipblasSetStream(hipblasHandle_t, hipStream_t);
-"""  # names in common.cuh that device code never calls
+"""  # common.cuh uses these names, but device code never calls them
 
 
 def isa_version(gfx: str) -> int:
-    """The device library's number of an architecture: 9010 for gfx90a, 11501 for gfx1151."""
+    """The device library's number for an architecture: 9010 for gfx90a, 11501 for gfx1151."""
     digits = gfx.removeprefix("gfx")
     return int(digits[:-2]) * 1000 + int(digits[-2]) * 100 + int(digits[-1], 16)
 
@@ -46,7 +46,7 @@ def isa_version(gfx: str) -> int:
 def make_rocm(folder: Path) -> None:
     """Make the folder for clang's `--rocm-path`, from the network: ROCm's repositories and a Debian package.
 
-    The device library (5.2.3) is older than some architectures, and lacks only the files that name them.
+    The device library (5.2.3) is older than some architectures, but lacks only the files with their numbers.
     """
     include, bitcode = folder / "include", folder / "amdgcn/bitcode"
     for path in (include / "hip", include / "hipblas", bitcode, folder / "share/hip", folder / "download"):

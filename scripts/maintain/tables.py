@@ -9,7 +9,7 @@ from fattn_probe.verdict.judge.support import NONE, Supported
 
 
 def kernels_as_text(choices: Mapping[str, Mapping[str, str]], capabilities: Sequence[str]) -> str:
-    """`kernels.csv`, its rows in order of the cases' names."""
+    """The text of `kernels.csv`, with rows sorted by case name."""
     out = io.StringIO()
     names = ["op", "case", "build", *capabilities]
     writer = csv.DictWriter(out, names, lineterminator="\n")
@@ -20,7 +20,7 @@ def kernels_as_text(choices: Mapping[str, Mapping[str, str]], capabilities: Sequ
 
 
 def support_as_text(support: Mapping[str, Supported], groups: Mapping[str, frozenset[str]]) -> str:
-    """`support.csv`, its rows in order of the cases' names."""
+    """The text of `support.csv`, with rows sorted by case name."""
     numbers = sorted({number for known in support.values() for number in known.on})
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

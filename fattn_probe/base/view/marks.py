@@ -80,7 +80,7 @@ class Words:
 
 @dataclass(frozen=True, eq=False)
 class ColourScale:
-    """A look for each range of values, from below `limits[0]` to `limits[-1]` and up; `odd` for non-finite values."""
+    """A look for each range of values: below `limits[0]`, between limits, from `limits[-1]` up; `odd` if not finite."""
 
     limits: tuple[float, ...]
     looks: tuple[Look, ...]

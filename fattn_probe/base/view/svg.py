@@ -74,7 +74,7 @@ def pinned(drawing: Drawing, left: float, *, ids: str = "") -> tuple[str, str]:
 
 
 def _shapes(marks: Iterable[Mark], ids: str) -> Iterator[str]:
-    """Shapes with a tooltip as separate elements, the others merged into one path per look; then the boxes' labels."""
+    """Shapes with a tooltip as separate elements, other shapes as one path for each look; then the boxes' labels."""
     merged: dict[str, list[str]] = {}
     labels = []
     for mark in marks:

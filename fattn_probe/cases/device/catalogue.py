@@ -55,7 +55,7 @@ def read(path: Path) -> CatalogueFile:
 class Device:
     """One GPU, with the field names of cudaDeviceProp: sizes in bytes, `clockRate` in kHz, `integrated` 0 or 1.
 
-    `sources` maps a field to the document that states its value (none for fields from a user's file). `gfx` is an AMD
+    `sources` maps a field to the document that states its value (fields from a user's file have none). `gfx` is an AMD
     GPU's architecture ("gfx90a"), empty for an NVIDIA GPU. `assumed` names the fields that are not known for this GPU:
     nominal memory, and values copied from the product that `like` names, unless the architecture fixes them.
     """
@@ -151,7 +151,7 @@ def arch_name(arch: str) -> str:
 
 
 def units_of(devices: Iterable[Device | None]) -> str:
-    """The vendors' word for a multiprocessor of these GPUs: `SM`, or `SM/CU` for GPUs of both vendors."""
+    """The vendors' word for a multiprocessor of these GPUs: `SM`, or `SM/CU` if the GPUs are from both vendors."""
     return "/".join(dict.fromkeys("SM" if device is None else device.unit for device in devices))
 
 

@@ -17,8 +17,8 @@ from fattn_probe.cases.device.catalogue import is_amd
 
 
 class Method(StrEnum):
-    """The source of figures, in this order: ptxas for the architecture, or a GPU's driver; a different compiler; the
-    launch bounds; unknown, because the launch record does not say."""
+    """The source of figures: ptxas for the architecture, or a GPU's driver; a different compiler; the
+    launch bounds; unknown, because the launch record does not name it."""
 
     MEASURED = "measured"
     ESTIMATED = "estimated"
@@ -59,7 +59,7 @@ class Origin:
 
     @property
     def explained(self) -> str:
-        """The meaning of the mark; empty if the figures are known."""
+        """A sentence that explains the mark; empty if the figures are known."""
         release = f"the figures are from llama.cpp b{self.build_number}, not from the source that runs here"
         return "; ".join(filter(None, (release if self.build_number else "", EXPLAINED[self.method])))
 
@@ -129,7 +129,7 @@ def figures_of(arch: str, build_number: str, path: Path | None = None, *, releas
 
     Figures change slowly between builds, so the nearest build is a better estimate than the launch bounds. Trees
     without a build number (a folder, a commit) get the newest figures. Figures count as measured only for an unchanged
-    release (`released`), not for a tree that may have been changed. Empty if the table lacks the arch.
+    release (`released`), not for a tree that may have been changed. Empty if the table does not contain the arch.
     """
     table: dict[int, dict[str, Resources]] = {}
     for item in read_table(path, arch):

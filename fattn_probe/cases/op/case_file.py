@@ -1,7 +1,7 @@
 """The case file, which the runner reads: one fully resolved op and its input bytes.
 
-The files in a folder share data: equal blocks are stored once, in a separate file. From step to step, only a few rows
-of a model's cache change, and all layers of a step have the same mask.
+The files in a folder share data: equal blocks are stored once, in a separate file. Only a few rows of a model's cache
+change from step to step, and all layers of a step have the same mask.
 """
 
 import ctypes
@@ -43,7 +43,7 @@ FILE = "blocks"
 
 @dataclass
 class QuantBlocks:
-    """A folder's file of shared blocks; new blocks are appended.
+    """The file of shared blocks in a folder; new blocks are appended.
 
     The first blocks to be added replace the file of an earlier run.
     """
@@ -62,7 +62,7 @@ class QuantBlocks:
         return len(self.known) * BLOCK
 
     def add(self, data: Bytes) -> list[int]:
-        """Store bytes (1-D), the last block padded with zeros; returns the numbers of their blocks."""
+        """Store bytes (1-D), with the last block padded with zeros; returns the numbers of their blocks."""
         padded = np.zeros(-(-data.size // BLOCK) * BLOCK, np.uint8)
         padded[: data.size] = data
         numbers, fresh = [], []
@@ -146,7 +146,7 @@ class _Pages:
 
 VERSION = 1
 ADDRESSES = 1 << 47
-"""The size of a process's address space in bytes, as a limit on a tensor's number of elements."""
+"""The size of a process's address space in bytes, used as a limit on a tensor's number of elements."""
 TENSORS = ("Q", "K", "V", "mask", "sinks")
 
 

@@ -56,7 +56,7 @@ class GgufFile:
         return self._of_kind(key, self.fields[key], kind)
 
     def several(self, key: str, kind: type[T], number: int | None = None) -> tuple[T, ...]:
-        """The elements of an array, none if the key is missing; InputError for wrong types or a wrong `number`."""
+        """The elements of an array, empty if the key is missing; InputError for wrong types or a wrong `number`."""
         found = self.fields.get(key, [])
         if not isinstance(found, list) or number not in (None, len(found)):
             raise InputError(f"{self.path}: {key} is {found!r:.60}, expected an array of {number or 'any'} elements")
@@ -68,18 +68,18 @@ class GgufFile:
         return value
 
     def section(self, prefix: str) -> dict[str, Any]:
-        """The fields whose key starts with `prefix`, without it."""
+        """The fields whose keys start with `prefix`; the result has the keys without it."""
         return {key.removeprefix(prefix): value for key, value in self.fields.items() if key.startswith(prefix)}
 
 
 string, f32, i32, u32, u64 = (
     partial(Field, GGUFValueType[name]) for name in ("STRING", "FLOAT32", "INT32", "UINT32", "UINT64")
 )
-"""Constructors of fields with one value of that type."""
+"""Constructors of fields with one value of the type."""
 
 
 def array(type: GGUFValueType, values: Sequence[Any]) -> Field:
-    """An array field; GGUF has no empty arrays, so writing leaves an empty one out."""
+    """An array field; GGUF has no empty arrays, so `write_gguf` leaves out an empty one."""
     return Field(type, list(values), array=True)
 
 
@@ -172,7 +172,7 @@ BAD_BYTES = (ValueError, IndexError, KeyError, TypeError, OSError, RecursionErro
 
 
 class BoundedReader(GGUFReader):
-    """A GGUFReader with limits; the original does not stop at the end of a truncated file."""
+    """A GGUFReader with limits; GGUFReader itself does not stop at the end of a truncated file."""
 
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:  # noqa: ANN401
         if raw_type == GGUFValueType.ARRAY:

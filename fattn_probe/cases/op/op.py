@@ -51,7 +51,7 @@ Ne = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Root:
-    """A contiguous allocation, as ggml_new_tensor_4d makes it; `ne` in ggml order, innermost first.
+    """A contiguous allocation, as ggml_new_tensor_4d makes it; `ne` is in ggml's order, innermost first.
 
     With a `period`, only the first `period` bytes (whole rows and whole pages) are stored, and the rest repeats them.
     """
@@ -165,7 +165,7 @@ class Params:
 
 @dataclass(frozen=True)
 class Op:
-    """A FLASH_ATTN_EXT op: its parameters, and by name, its operands (Q, K, V, mask, sinks) and their allocations."""
+    """A FLASH_ATTN_EXT op: its parameters, and its operands (Q, K, V, mask, sinks) and their allocations by name."""
 
     params: Params
     tensors: Mapping[str, TensorView] = field(hash=False)
@@ -252,7 +252,7 @@ class Op:
     def contiguous(
         cls, sizes: Sizes, params: Params, types: tuple[str, str], *, mask: bool = False, sinks: bool = False
     ) -> "Op":
-        """An op whose tensors are separate contiguous allocations; `types` are those of K and V."""
+        """An op whose tensors are separate contiguous allocations; `types` are the types of K and V."""
         s = sizes
         roots = [
             Root("Q", "f32", (s.hsk, s.n_q, s.n_head, s.n_seq)),

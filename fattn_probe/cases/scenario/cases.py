@@ -174,7 +174,7 @@ def read_cases(file: Path) -> list[Case]:
 
 
 def cases_like(path: Path) -> dict[str, Path]:
-    """Candidates by name, as `FILE/CASE`: all cases of FILE for `FILE/NAME`, else the similar shipped cases."""
+    """Candidates by name, as `FILE/CASE`: all cases of FILE for `FILE/NAME`, otherwise similar shipped cases."""
     if path.parent.is_file():
         return {f"{path.parent}/{case.name}": path.parent / case.name for case in read_cases(path.parent)}
     files = (*shipped.files("scenario"), *sorted(shipped.folder("suite").glob("*/*.yaml")))
@@ -183,7 +183,7 @@ def cases_like(path: Path) -> dict[str, Path]:
 
 
 def recorded_case(path: Path) -> Case:
-    """The case in a case file or a capture, named after the file; its inputs are read only when needed."""
+    """The case in a case file or a capture, named after the file; its inputs are not read until they are needed."""
     from fattn_probe.cases.op.case_file import read_case  # imports gguf, which listing scenarios does not need
 
     file = read_case(path)
@@ -220,7 +220,7 @@ def cases_of(paths: Sequence[Path]) -> list[Case]:
 
 
 def told_apart(cases: Sequence[Case]) -> list[Case]:
-    """The cases; recordings with equal file names, such as of two models, get their folder as a prefix of the name."""
+    """The cases; recordings with equal file names, such as those of two models, get their folder as a name prefix."""
     files = {case.source.path for case in cases if isinstance(case.source, Recording)}
     times = Counter(path.stem for path in files)
     return [
@@ -232,7 +232,7 @@ def told_apart(cases: Sequence[Case]) -> list[Case]:
 
 
 def one_case(path: Path, name: str) -> Case:
-    """The case named `name`, or the only case if `name` is empty; else InputError."""
+    """The case named `name`, or the only case if `name` is empty; InputError if there is no such case."""
     cases = cases_of([path])
     found = [case for case in cases if case.name == name or not name]
     if len(found) != 1:

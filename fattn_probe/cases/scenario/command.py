@@ -39,7 +39,7 @@ def list_scenarios(folder: Path | None = None) -> list[Row]:
 
 
 def check(paths: Sequence[Path]) -> list[Row]:
-    """Check files, and all files in folders; returns the `path`, the names of the `cases` and the `problems` of each.
+    """Check files, and all files in folders; returns the `path`, case names (`cases`) and `problems` of each.
 
     InputError if there are no files.
     """
@@ -141,7 +141,7 @@ def render_show(cases: Sequence[Case]) -> RenderableType:
 
 
 def render_check(checks: Sequence[Row]) -> RenderableType:
-    """One line for each valid file, and all mistakes of the others."""
+    """One line for each valid file, and all mistakes in the invalid files."""
     lines = []
     for one in checks:
         good = Text(f"{one['path']}: good, {number_of(len(one['cases']), 'case')}", "green")

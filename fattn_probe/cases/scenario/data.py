@@ -17,7 +17,7 @@ class _Data(Spec):
 
 
 class Uniform(_Data):
-    """Uniform in [mean - scale, mean + scale]; the defaults are test-backend-ops' values."""
+    """Uniform in [mean - scale, mean + scale]; the defaults are the values in test-backend-ops."""
 
     kind: Literal["uniform"] = "uniform"
     scale: Positive = 1.0
@@ -67,7 +67,7 @@ class LargeLogits(_Data):
 
 
 class FarBelowZero(_Data):
-    """Q and K point in opposite directions, so every logit is near `logit`, far below 0; set it for both."""
+    """Q and K point in opposite directions, so every logit is near `logit`, far below 0; set this kind for both."""
 
     kind: Literal["far_below_zero"]
     logit: float = Field(default=-1000.0, lt=0, ge=-3e38)

@@ -78,7 +78,7 @@ class Window:
     """Part of each run of `length` uniform numbers, generated without the numbers before it.
 
     `run` is the next run; the part begins at number `first` of the run. A number is the upper 24 of 32 bits: the same
-    value as from Generator.random, but generated faster.
+    value as Generator.random returns, but generated faster.
     """
 
     seed: int
@@ -150,7 +150,7 @@ def blocks(mask: AnyMask, shape: MaskShape) -> Iterator[tuple[int, int, Halves]]
 
 
 def some_rows(mask: AnyMask, shape: MaskShape, sequence: int, queries: I64) -> Halves:
-    """The mask rows of some queries, f16 (queries, n_kv), equal to those of the whole mask."""
+    """The mask rows of some queries, f16 (queries, n_kv), equal to the same rows of the whole mask."""
     rows = np.empty((len(queries), shape.n_kv), np.float16)
     for number in np.unique(queries // BLOCK):
         inside = np.flatnonzero(queries // BLOCK == number)
@@ -163,9 +163,9 @@ def some_rows(mask: AnyMask, shape: MaskShape, sequence: int, queries: I64) -> H
 
 
 def visible(mask: AnyMask, shape: MaskShape, queries: I64) -> tuple[I64, I64]:
-    """The first KV row that each query sees, and one past the last; equal if it sees none.
+    """The first KV row that each query sees, and one past the last; the two are equal if the query sees no row.
 
-    Rows in between may be masked at random or belong to another sequence; then these are only bounds.
+    Rows in between may be masked at random or belong to another sequence; then the two values are only bounds.
     """
     first, stop = (np.broadcast_to(np.int64(bound), queries.shape) for bound in (0, shape.n_kv))
     match mask:
@@ -223,7 +223,7 @@ def _rows(mask: AnyMask, shape: MaskShape, sequence: int, queries: I64, level: i
             hidden = owner != own[:, None]
             if mask.causal:
                 mine = (owner == s for s in range(mask.count))
-                left = np.stack([np.cumsum(rows[::-1])[::-1] - rows for rows in mine])  # own rows that follow
+                left = np.stack([np.cumsum(rows[::-1])[::-1] - rows for rows in mine])  # the sequence's later rows
                 hidden |= left[own] < (np.searchsorted(everyone, own, "right") - 1 - queries)[:, None]
         case Blocks():
             grid = (-(-shape.n_q // mask.q), -(-shape.n_kv // mask.kv))
@@ -270,7 +270,7 @@ def _sparse(mask: Sparse, shape: MaskShape, sequence: int, queries: I64, level: 
 def mask_rows_read(case: Case, sequence: I64, query: I64) -> tuple[I64, I64]:
     """For each sequence and query (arrays), the sequence and the query whose mask row is read.
 
-    Without repetition, these are the given ones. Else row r of a period of n rows has the mask of query r * n_q / n
+    Without repetition, these are the given ones. With it, row r of a period of n rows has the mask of query r * n_q / n
     of the first sequence, so that a period is an evenly spaced sample of the whole mask.
     """
     root, view = case.op.roots["mask"], case.op.tensors["mask"]

@@ -26,7 +26,7 @@ from fattn_probe.cases.scenario.mask import (
 )
 
 MOST_KV, MOST_QUERIES = 4096, 64
-"""Limits on a sample: KV rows in total, and queries per sequence; both evenly spaced."""
+"""Limits on a sample: KV rows in total, and queries per sequence; KV rows and queries are evenly spaced."""
 FAR = 4.0
 """An element more than this many standard deviations from the mean counts as far."""
 
@@ -172,11 +172,11 @@ FLAT, HEAVY = 2.2, 3.3
 CHANCE = 4.0
 """A deviation of at most this many standard errors counts as chance."""
 MOST_PASTS = 4
-"""How many positions of the first query to try, the most common first."""
+"""The number of positions of the first query that are tried, beginning with the most common one."""
 MOST_SEQUENCES = 16
-"""The largest number of sequences in one cache that is tried."""
+"""The largest number of sequences in one cache that is considered."""
 LARGEST_F16, MOST_STDS = 65500.0, 6.0
-"""The largest f16, rounded down; and how many standard deviations a normal number may reach."""
+"""The largest f16, rounded down; and the number of standard deviations that a normal number may reach."""
 SHARES = np.geomspace(1e-4, 0.3, 60)
 DIGITS = 4
 
@@ -218,8 +218,8 @@ def extreme(found: Spread) -> Settings:
 def outliers(kurtosis: float, far: float) -> tuple[float, float]:
     """The share p and size s of outliers that give this kurtosis and about this share of elements far from the mean.
 
-    N(0, 1), plus N(0, s^2) for a share p, has variance 1 + p s^2 and fourth moment 3 (1 + 2 p s^2 + p s^4). For each
-    p < 3/kurtosis, this gives an s; p is chosen to match the share of far elements.
+    A sum of N(0, 1) and, for a share p, N(0, s^2) has variance 1 + p s^2 and fourth moment 3 (1 + 2 p s^2 + p s^4). For
+    each p < 3/kurtosis, this gives an s; p is chosen to match the share of far elements.
     """
     found = [(share, size_of_outliers(kurtosis, share)) for share in SHARES if 3 / kurtosis > share]
     return min(found, key=lambda pair: abs(math.log((far_share(*pair) + 1e-9) / (far + 1e-9))))
@@ -298,7 +298,7 @@ def mask_layout_of(op: Op) -> Settings | None:
 
 
 def mask_like(op: Op, inputs: Mapping[str, Bytes]) -> tuple[AnyMask, float, bool]:
-    """The mask of a known kind that matches the most recorded entries, in all planes, for a sample of the queries.
+    """The mask of a known kind that matches the most recorded entries in all planes, for a sample of the queries.
 
     Also returns the share of equal entries, and whether the recorded mask differs between heads.
     """
@@ -317,7 +317,7 @@ def mask_like(op: Op, inputs: Mapping[str, Bytes]) -> tuple[AnyMask, float, bool
 
 
 def kinds(recorded: Floats, queries: I64, n_kv_max: int) -> Iterator[AnyMask]:
-    """The masks that a recorded mask (sequences, queries, KV rows) may be, the simplest first."""
+    """Masks that may equal a recorded mask (sequences, queries, KV rows), the simplest first."""
     seen = np.isfinite(recorded)
     n_seq, _, n_kv = seen.shape
     first, last, most = ends(seen)

@@ -34,12 +34,12 @@ from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import Scenario
 
 CLOSE = 0.02
-"""Relative difference of the logits' standard deviations below which Q is not rescaled."""
+"""Q is not rescaled if the relative difference between the logits' standard deviations is below this."""
 ROUNDS = 3
 HEADS, CHANNELS = 1.25, 0.1
 """Thresholds for reporting: largest / smallest head, and channel means relative to the standard deviation."""
 UNLIKE, UNLIKE_WEIGHT = 0.1, 0.25
-"""Relative differences above which standard deviations and largest weights are reported."""
+"""Standard deviations and largest weights are reported if they differ by more than these relative differences."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def differences(recorded: Statistics, made: Statistics) -> Iterator[str]:
 
 
 def figures(found: CaptureLikeness) -> Iterator[tuple[str, float, float]]:
-    """The name of each statistic, its recorded value, and that of the generated data."""
+    """The name of each statistic, its value in the recorded data, and its value in the generated data."""
     for name, spread in found.recorded.tensors.items():
         for figure in ("mean", "std", "largest", "kurtosis"):
             yield f"{name} {figure}", getattr(spread, figure), getattr(found.made.tensors[name], figure)

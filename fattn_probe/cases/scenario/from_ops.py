@@ -15,7 +15,7 @@ from fattn_probe.cases.scenario.schema import Scenario
 COMMON = ["hsk", "hsv", "nh", "nr23", "kv", "nb", "mask", "sinks", "max_bias", "logit_softcap", "prec", "permute"]
 OLD = [*COMMON, "type_KV"]
 NEW = [*COMMON, "type_K", "type_V", "kv_view", "v_is_view_of_k", "n_kv_max"]
-# The defaults of test_flash_attn_ext's constructor, written as in a case's name.
+# The defaults of test_flash_attn_ext's constructor, in the notation of a case's name.
 DEFAULTS = {
     "hsk": "128",
     "hsv": "128",
@@ -88,10 +88,10 @@ def from_ops(text: str, *, separate_V: bool = False) -> Scenario:
     """The scenario of a case such as `FLASH_ATTN_EXT(hsk=64,hsv=64,nh=4,...)`; InputError lists its mistakes.
 
     As in test_flash_attn_ext::build_graph, K and V are views into an allocation that is twice as large in dimension 1
-    of memory, and sizes are padded to whole blocks. The old form of names does not say whether V is a view of K: for
-    576/512 it became a view between releases 0.2.8 and 0.2.12 of xllamacpp; `separate_V` selects the earlier behaviour.
-    Omitted parameters have upstream's defaults (see `defaults_in`). Values have the same distributions, but come from a
-    different generator, because upstream's generator has no seed.
+    of memory, and sizes are padded to whole blocks. Names in the old form do not say whether V is a view of K: for
+    576/512, V became a view between releases 0.2.8 and 0.2.12 of xllamacpp; `separate_V` selects the earlier behaviour.
+    Omitted parameters have upstream's defaults (see `defaults_in`). Values have upstream's distributions, but come from
+    a different generator, because upstream's generator has no seed.
     """
     case = parse_ops(text, separate_V=separate_V)
     blocks = ((case.hsk, block_size(case.type_K)), (case.hsv, block_size(case.type_V)))
@@ -130,7 +130,7 @@ def from_ops(text: str, *, separate_V: bool = False) -> Scenario:
 
 
 def parse_ops(text: str, *, separate_V: bool = False) -> OpsCase:
-    """The parameters in a case's name, with upstream's defaults for the others; reports all mistakes together."""
+    """The parameters in a case's name, with upstream's defaults for omitted ones; reports all mistakes together."""
     match = NAME.search(text)
     if not match:
         allowed = "FLASH_ATTN_EXT(hsk=64,hsv=64,...)"

@@ -33,7 +33,7 @@ from fattn_probe.cases.scenario.layout import View
 def make_inputs(case: Case) -> dict[str, Bytes]:
     """The bytes (1-D uint8) of every root; they depend only on the case.
 
-    The op's values depend on shapes, data and seed, not on the layout: moving a tensor in memory moves its values.
+    The op's values depend on shapes, data and seed, not on the layout: a moved tensor keeps its values.
     """
     if isinstance(case.source, Recording):
         return dict(read_case(case.source.path).inputs)
@@ -53,7 +53,7 @@ def root_bytes(case: Case, name: str) -> Bytes:
 def fill_root(case: Case, name: str, memory: Bytes) -> None:
     """Generate the stored bytes of a root in zero-filled `memory`, one head at a time if possible.
 
-    Not for recorded cases.
+    Recorded cases are not allowed.
     """
     root, n_kv = case.op.roots[name], case.op.sizes.n_kv
     if name == "mask" and root.period is not None:
@@ -69,7 +69,7 @@ def fill_root(case: Case, name: str, memory: Bytes) -> None:
     elif root.period is None:
         _fill_tensor(case, name, root, memory)
     else:
-        # Rows in memory order, whatever the layout.
+        # Rows in memory order, for any layout.
         data, seed = case.recipe.data_of(name)
         logits = Logits(case.op.params.scale, case.op.sizes.hsk)
         values = draw(data, name, (root.stored.ne[1], root.stored.ne[0]), stream(seed, STREAMS[name]), logits)
@@ -142,7 +142,7 @@ Make = Callable[[int, slice], Floats]
 
 
 def _anywhere(case: Case, name: str) -> Make:
-    """A function that generates any rows, for a distribution with a fixed count of random numbers per element."""
+    """A function that generates any rows, for a distribution that needs a fixed count of random numbers per element."""
     view = case.op.tensors[name]
     hs, n, *_ = view.ne
     data, seed = case.recipe.data_of(name)

@@ -21,7 +21,7 @@ MOST = 2**31
 
 
 class Contiguous(Spec):
-    """A separate allocation with contiguous rows."""
+    """A separate allocation, whose rows are contiguous."""
 
     kind: Literal["contiguous"] = "contiguous"
 
@@ -66,7 +66,7 @@ class MaskLayout(Spec):
 
     @model_serializer(mode="wrap")
     def _without_default_columns(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave `columns` out if it is not given, so that cases older than this key keep their digests."""
+        """Leave out `columns` if it is not set, so that cases older than this key keep their digests."""
         return {name: value for name, value in write(self).items() if name != "columns" or value is not None}
 
 

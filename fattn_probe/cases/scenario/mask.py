@@ -23,13 +23,13 @@ class _Past(Spec):
 
 
 class Causal(_Past):
-    """0 up to a query's own position, -inf after it."""
+    """0 up to a query's own position, -inf after that position."""
 
     kind: Literal["causal"]
 
 
 class SlidingWindow(_Past):
-    """0 at the `window` positions up to and including a query's own, -inf elsewhere."""
+    """0 at the `window` positions that end with a query's own position, -inf elsewhere."""
 
     kind: Literal["sliding_window"]
     window: int = Field(ge=1)
@@ -75,7 +75,7 @@ class MaskedRows(Spec):
 
     kind: Literal["masked_rows"]
     every: int = Field(default=2, ge=1)
-    """One in this many queries is fully masked; 1 masks all."""
+    """N masks every N-th query fully; 1 masks all queries."""
     first: Count = 0
     """The first masked query."""
 
@@ -99,7 +99,7 @@ class Alibi(_Past):
 
 
 class Sparse(Spec):
-    """A few random finite entries per row, the rest -inf, for use with `n_kv_max`: test-backend-ops' sparse mask."""
+    """A few random finite entries per row, the rest -inf, for use with `n_kv_max`: as in test-backend-ops."""
 
     kind: Literal["sparse"]
     finite: int | None = Field(default=None, ge=1)
@@ -107,7 +107,7 @@ class Sparse(Spec):
 
 
 class Sum(Spec):
-    """The sum of several masks: -inf where any of them is."""
+    """The sum of several masks: -inf where any of the masks is -inf."""
 
     kind: Literal["sum"]
     of: list["Mask"] = Field(min_length=2)
@@ -141,7 +141,7 @@ def sees_something(mask: AnyMask) -> bool:
 
 
 def max_finite(mask: AnyMask, shape: MaskShape) -> int:
-    """An upper bound on the finite entries in a row, and so the least valid `n_kv_max`."""
+    """An upper bound on the finite entries in a row, which is also the smallest valid `n_kv_max`."""
     match mask:
         case SlidingWindow():
             bound = mask.window

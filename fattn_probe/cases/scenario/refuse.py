@@ -175,7 +175,7 @@ def _data(op: Scenario) -> Iterator[Refusal]:
 def _memory(op: Scenario) -> Iterator[Refusal]:
     """Check the sizes of allocations, as if all types were f32.
 
-    Outside its view, an allocation that repeats can only hold random data.
+    An allocation that repeats can only hold random data outside its view.
     """
     hsv, n_head_kv = op.hsv or op.hsk, op.n_head_kv or op.n_head
     biggest = 4 * op.n_seq * max(op.n_kv, op.n_q) * op.n_head * max(op.hsk, hsv)

@@ -45,7 +45,7 @@ def variations(matrix: dict[str, Any]) -> list[Variation]:
         if keys or not include
     ]
     for number, values in enumerate(map(dict, include)):
-        # A name that is not a plain word stays among the keys, so that the schema rejects it.
+        # A name that is not a plain word stays in the keys, so that the schema rejects it.
         name = values.get("name", "")
         plain = isinstance(name, str) and NAME.fullmatch(name) and len(values) > 1
         if plain:
@@ -66,7 +66,7 @@ def count_cases(matrix: dict[str, Any]) -> int:
 def apply_variation(base: dict[str, Any], variation: Variation) -> dict[str, Any]:
     """A copy of a scenario's mapping with a variation's keys set; missing mappings are created.
 
-    If the base does not mention a tensor's data, its kind is uniform, as without a matrix.
+    If the base does not set a tensor's data, their kind is uniform, as in a file without a matrix.
     """
     settings = copy.deepcopy({key: value for key, value in base.items() if key != "matrix"})
     for dotted, value in variation.values.items():
@@ -85,7 +85,7 @@ def case_names(stem: str, cases: list[Variation]) -> list[str]:
     every = {key for case in cases for key in case.values}
     last = [key.rpartition(".")[2] for key in every]
     keys = {key: short if last.count(short := key.rpartition(".")[2]) == 1 else key for key in every}
-    texts: dict[str, dict[str, str]] = {}  # by the value's repr; a mapping's kind is enough if it is unique
+    texts: dict[str, dict[str, str]] = {}  # by the value's repr; a mapping is represented by its kind if that is unique
     for key in keys:
         values = {repr(case.values[key]): case.values[key] for case in cases if key in case.values}
         kinds = [one["kind"] for one in values.values() if isinstance(one, dict) and "kind" in one]
@@ -159,7 +159,7 @@ class Matrix(Spec):
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Annotated[list[Any], Field(min_length=1)]]
     include: list[Annotated[dict[str, Any], Field(min_length=1)]] = Field(default=[])
-    """Explicit cases, each a mapping of dotted keys to values."""
+    """Additional cases, each a mapping from dotted keys to values."""
 
 
 class Scenario(Spec):
@@ -196,7 +196,7 @@ class Scenario(Spec):
     prec: Literal["default", "f32"] = "f32"
     """Requested precision; llama.cpp requests f32 for every attention op."""
     n_kv_max: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Bound on the finite mask entries in a row, which lets kernels gather them (op parameter since 2026); 0 is off."""
+    """Bound on the finite mask entries in a row; kernels can then gather them (op parameter since 2026); 0 is off."""
     sinks: bool = False
     """Whether the op gets attention sinks."""
     mask: Mask = NoMask()
@@ -223,7 +223,7 @@ class Scenario(Spec):
 
     @property
     def name(self) -> str:
-        """The file's stem, with which the names of its cases begin."""
+        """The file's stem; the names of its cases begin with it."""
         return self._name
 
     @property

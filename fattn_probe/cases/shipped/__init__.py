@@ -23,7 +23,7 @@ def folder(kind: Kind) -> Path:
 
 
 def files(kind: Kind) -> list[Path]:
-    """The shipped files of a kind, those in subfolders last."""
+    """The shipped files of a kind; those in subfolders come last."""
     found = folder(kind).glob(PATTERNS[kind])
     return sorted(found, key=lambda path: (len(path.parts), path))
 
@@ -49,7 +49,7 @@ def find(kind: Kind, word: str | Path, others: Callable[[Path], Mapping[str, Pat
     try:
         if path.exists():
             return path
-    except OSError as error:  # such as a name that is too long
+    except OSError as error:  # for example, the name is too long
         raise InputError(f"{path}: {error.strerror}") from None
     if not path.suffix and not path.is_absolute() and ".." not in path.parts:
         for shipped in (root / f"{word}.yaml", root / word):
@@ -68,7 +68,7 @@ def page(name: str) -> Path:
 
 
 def unknown(kind: Kind, word: str, name: str, known: Sequence[str]) -> InputError:
-    """The error for an unknown name: it shows the most similar of the `known` names, or all, or how to list them."""
+    """The error for an unknown name: shows the most similar `known` name, all names, or the command that lists them."""
     last = {shipped.rpartition("/")[2]: shipped for shipped in known}
     near = last.get(name) or next(iter(difflib.get_close_matches(name, [*known, *last], n=1)), "")
     every = f"there are: {', '.join(known)}" if len(known) <= MOST_NAMED else f"`fattn-probe {kind} list` lists them"

@@ -24,7 +24,7 @@ from fattn_probe.verdict.truth.error_model.rounding import SINGLE
 OPERANDS = ("Q", "K", "V", "mask")
 RAN = 0
 RUNNING = (3, 4, 5, 6, 7)
-"""The axes of `Block`'s arrays along which a step's sums share a running maximum: all within a step."""
+"""The axes of `Block`'s arrays along which sums share a running maximum: all axes within a step."""
 CUDA = Path(__file__).parent / "cuda"
 TYPES = {"f16": "__half", "bf16": "__nv_bfloat16"}
 CONTRACT = (
@@ -114,7 +114,7 @@ class CompiledContender:
             if run.code or not answered.is_file():
                 return Lost(lost_message("the kernel's program", run.code, run.stderr))
             data = answered.read_bytes()
-        # First, whether the op was computed; then its output and the seconds of each timed run, or why it was not.
+        # The file says whether the op was computed, then has the output and the seconds of each timed run, or a reason.
         if struct.unpack_from("<q", data) != (RAN,):
             return Unsupported(data[8:].decode(errors="replace"))
         shape = question.op.sizes.dst
@@ -138,7 +138,7 @@ class CompiledContender:
         return refusal(op)
 
     def executable(self, kv: str, target: Target, how: How) -> Executable:
-        """The compiled driver. BuildError with the compiler's errors."""
+        """The compiled driver; BuildError with the compiler's errors if it does not compile."""
         made = maker(target, "check" if how.check else "release")
         text = driver(self.file.name, self.function, TYPES[kv], hip=made.amd)
         path = written(text, self.function, ".hip" if made.amd else ".cu")
@@ -172,7 +172,7 @@ def driver(file: str, function: str, kv: str, *, hip: bool) -> str:
 
 
 def own(words: str, report: Report = silent) -> CompiledContender:
-    """The kernel that `FILE:NAME` names; InputError if the file has no function of this name."""
+    """The kernel that `FILE:NAME` names; InputError if the file has no function with this name."""
     file, _, function = words.rpartition(":")
     path = Path(file)
     if not path.is_file():

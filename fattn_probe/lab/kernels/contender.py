@@ -1,4 +1,4 @@
-"""A contender, which is an attention kernel that runs cases, and the question that it gets."""
+"""A contender, which is an attention kernel that runs cases, and the question that it answers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,13 +32,13 @@ class How:
     timeout: float = 600.0
 
     def timing_on(self, target: Target) -> Timing:
-        """The runs on a target; only one on a simulated GPU, because time is not simulated."""
+        """The numbers of runs on a target; a single run on a simulated GPU, because time is not simulated."""
         return self.timing if target.engine == "cuda" else UNTIMED
 
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """The results of a kernel: `dst` (n_seq, n_q, n_head, hsv), dst's `ne` reversed, and seconds of the timed runs."""
+    """The results of a kernel: `dst` (n_seq, n_q, n_head, hsv), dst's `ne` reversed, and seconds per timed run."""
 
     dst: F32
     launches: tuple[LaunchRecord, ...] = ()
@@ -62,7 +62,7 @@ class Question:
 
     @cached_property
     def causal(self) -> bool:
-        """Whether query i sees exactly the KV rows up to i + n_kv - n_q: judging by the mask's values, not its name."""
+        """Whether query i sees exactly the KV rows up to i + n_kv - n_q: based on the mask's values, not its name."""
         if not self.op.has_mask or self.op.params.max_bias:
             return False
         view = self.op.operands["mask"]
@@ -78,21 +78,21 @@ class Contender(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name for the user."""
+        """The contender's name for the user."""
 
     @property
     def algorithm(self) -> str:
-        """The algorithm of `study` that it implements."""
+        """The algorithm of `study` that the kernel implements."""
 
     def arithmetic(self, op: Op) -> Kernel | None:
-        """Its arithmetic, for the error model; None if unknown."""
+        """The kernel's arithmetic, for the error model; None if unknown."""
 
     def run(self, question: Question, target: Target, how: How) -> Outcome:
         """Compute a case on a target."""
 
 
 def refusal(op: Op) -> str:
-    """The reason why no contender can compute an op; empty if some can. They get Q, K, V, a mask and a scale."""
+    """The reason why no contender can compute an op; empty if some can. Contenders get Q, K, V, a mask and a scale."""
     has = {
         "ALiBi slopes": bool(op.params.max_bias),
         "softcap": bool(op.params.logit_softcap),

@@ -19,8 +19,8 @@ from fattn_probe.verdict.truth.reference.shapes import check_shapes
 class Arrays:
     """An op as arrays in f16: q (n_seq, n_head, n_q, hsk), k and v (n_seq, n_head_kv, n_kv, hsk or hsv).
 
-    With `causal`, query i sees the KV rows up to i + n_kv - n_q. `mask` is (n_q, n_kv); None if there is none, or if it
-    equals `causal`.
+    With `causal`, query i sees the KV rows up to i + n_kv - n_q. `mask` is (n_q, n_kv); None if the op has no mask, or
+    if the mask equals `causal`.
     """
 
     q: Halves
@@ -44,7 +44,7 @@ class Attended:
 
 
 def load(module: str, extra: str) -> ModuleType:
-    """A module of a package that an extra of fattn-probe installs; InputError with the command if it is missing."""
+    """A module of a package that an extra of fattn-probe installs; if it is missing, InputError with the command."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -69,8 +69,8 @@ CPU = "cpu"
 
 
 def device_for(torch: ModuleType, target: Target) -> str:
-    """PyTorch's name of a target's GPU, `cuda:0`; `cpu` if the target is not a real GPU. InputError if there is no such
-    GPU."""
+    """PyTorch's name for a target's GPU, `cuda:0`; `cpu` if the target is not a real GPU. InputError if PyTorch
+    does not see the GPU."""
     if target.engine != "cuda":
         return CPU
     if target.gpu >= torch.cuda.device_count():
@@ -79,9 +79,9 @@ def device_for(torch: ModuleType, target: Target) -> str:
 
 
 def seconds_of(torch: ModuleType, compute: Callable[[], object], timing: Timing, device: str) -> tuple[float, ...]:
-    """Seconds per timed run of the kernels that `compute` launches, from events on the GPU; none on the CPU.
+    """Seconds per timed run of the kernels that `compute` launches, from events on the GPU; empty on the CPU.
 
-    The launches are recorded once, as a CUDA graph, so Python's time between them is not counted.
+    The launches are recorded once, as a CUDA graph, so the time that Python takes between launches is not counted.
     """
     warmup, repeats = timing
     if device == CPU or not repeats:

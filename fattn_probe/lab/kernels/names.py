@@ -29,7 +29,7 @@ Attend = Callable[[Arrays, Target, How], Attended]
 
 @dataclass(frozen=True)
 class Package:
-    """A kernel that accepts arrays; `off_gpu` is where it runs if not on simulated GPUs, else empty."""
+    """A kernel that accepts arrays; `off_gpu` says where it runs if not on simulated GPUs; otherwise empty."""
 
     name: str
     attend: Attend
@@ -57,7 +57,7 @@ class Package:
 
 
 def refused(op: Op) -> str:
-    """Why an op cannot be given as arrays in f16; empty if it can."""
+    """The reason why an op cannot be given as arrays in f16; empty if it can."""
     if {op.type_K, op.type_V} != {"f16"}:
         return f"K is {op.type_K} and V {op.type_V}: both must be f16"
     if op.has_mask and op.tensors["mask"].ne[2:] != (1, 1):
@@ -111,7 +111,7 @@ NAMES = tuple(name for name, _, _ in KNOWN)
 
 
 def contenders_of(words: Sequence[str], report: Report = silent) -> list[Contender | None]:
-    """The contenders that `--kernel` names; llama.cpp's kernels are None. InputError for an unknown name, or none."""
+    """The contenders that `--kernel` names; None for llama.cpp's kernels. InputError for an unknown or missing name."""
     if not words:
         raise InputError(f"--kernel: no name is given; kernels: {', '.join(NAMES)}")
     found: list[Contender | None] = []

@@ -54,15 +54,15 @@ class ContenderRow:
 
     @property
     def seconds(self) -> tuple[float, ...]:
-        """The timed runs; none on a simulated GPU, where times are those of this computer."""
+        """The timed runs; empty on a simulated GPU, where the times would be those of this computer."""
         return self.judgement.seconds if self.target.engine == "cuda" else ()
 
     @property
     def point(self) -> Point:
         """The median of the timed runs on the roofline.
 
-        Operations are those of the two matrix products without regard to the mask, as test-backend-ops counts them;
-        bytes are those of each operand and the output, once.
+        Operations are those of the two matrix products, masked or not, as test-backend-ops counts them; bytes count
+        each operand and the output once.
         """
         op = self.case.op
         operands = sum(math.prod(view.ne[1:]) * row_size(view.type, view.ne[0]) for view in op.operands.values())
@@ -71,9 +71,9 @@ class ContenderRow:
 
     @property
     def share(self) -> float | None:
-        """The share of the speed that the tensor cores and the memory of its GPU allow, whatever the kernel uses.
+        """The share of the speed that its GPU's tensor cores and memory allow, even for a kernel without tensor cores.
 
-        None if the GPU's figures are not known, or without timed runs.
+        None if the GPU's figures are unknown, or without timed runs.
         """
         roof = None if self.device is None else roof_of(self.device, tensor=True)
         return None if roof is None else self.point.share(roof)
@@ -143,7 +143,7 @@ class Contest:
         )
 
     def outcome(self, question: Question, contender: Contender, target: Target) -> Outcome:
-        """The output of a contender; all get the same question, which does not support huge ops."""
+        """The output of a contender; all contenders get the same question, which does not support huge ops."""
         if is_huge(question.case):
             return Unsupported("the op is too large to be computed whole")
         try:
@@ -176,7 +176,7 @@ DIGITS = 8
 
 
 def interval(seconds: Sequence[float]) -> tuple[float, float]:
-    """The 95 % confidence interval of the median, from order statistics; the extremes if there are too few runs."""
+    """The 95 % confidence interval of the median, from order statistics; the extremes for too few runs."""
     ordered, n = sorted(seconds), len(seconds)
     # the probability that fewer than r of n runs are below the median
     below = [sum(math.comb(n, k) for k in range(r)) / 2**n for r in range(n // 2 + 1)]
@@ -235,7 +235,7 @@ def notes(rows: Sequence[ContenderRow], contenders: Sequence[Contender | None], 
 
 
 def document(rows: Sequence[ContenderRow]) -> dict[str, Any]:
-    """The JSON document: that of `compare`, and for each row kernel, launches, seconds, flop and bytes."""
+    """The JSON document of `compare`, with kernel, launches, seconds, flop and bytes in each row."""
     found = rows_as_json([row.judgement for row in rows])
     for row, item in zip(rows, found["rows"], strict=True):
         item |= {"contender": row.kernel, "launches": [launch.document() for launch in row.judgement.launches]}

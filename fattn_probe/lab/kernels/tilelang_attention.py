@@ -53,9 +53,9 @@ def run_lowered(
     target: Target,
     how: How,
 ) -> tuple[dict[str, Numbers], tuple[float, ...]]:
-    """The outputs of a kernel by the names of its arguments, and the seconds of each timed run.
+    """The outputs of a kernel, by the names of its arguments, and the seconds of each timed run.
 
-    ComparisonError if the simulator stops it with a finding, LostError if it ends otherwise.
+    ComparisonError if the simulator stops the kernel with a finding, LostError if it ends early for another reason.
     """
     arrays = {name: (array.dtype, array.shape) for name, array in inputs.items()} | dict(outputs)
     making = maker(target, "check" if how.check else "release")
@@ -65,7 +65,7 @@ def run_lowered(
         for name, array in inputs.items():
             np.ascontiguousarray(array).tofile(folder / name)
         words = (str(folder), *map(str, how.timing_on(target)))
-        # Raises if the program did not run to its end.
+        # This raises an error if the program did not run to its end.
         run = execute(made, target, ProgramSettings(words, how.timeout, keeps_output=True), how.simulation)
         if run.finding is not None:
             raise ComparisonError(describe_finding(run.finding))
@@ -92,12 +92,12 @@ int main(int, char **words) {{
 
 EXTRA = "tilelang"
 ARCH = 80
-"""Newer architectures use TMA and WGMMA, which are not simulated; kernels for this one also run on newer GPUs."""
+"""On newer architectures TileLang uses TMA and WGMMA, which are not simulated; kernels for this one run there too."""
 
 
 @dataclass(frozen=True)
 class TileLangTiling:
-    """Queries (`rows`) and KV rows (`columns`) of a tile, stages of the ring buffer of K and V, threads of a block."""
+    """Queries (`rows`) and KV rows (`columns`) of a tile, stages of the ring buffer for K and V, threads of a block."""
 
     rows: int = 64
     columns: int = 64
@@ -118,7 +118,7 @@ TILINGS = (
 
 
 def tiling_for(sizes: Sizes, shared: int, *, causal: bool) -> TileLangTiling:
-    """The first tiling whose tiles fit into `shared` bytes; InputError if none does.
+    """The first tiling whose tiles fit into `shared` bytes; InputError if no tiling does.
 
     TileLang 0.1.15 does not lower a ring buffer of two stages in a loop whose length depends on the block, as in a
     causal kernel (tile-ai/TileOPs issue 1852: "Downcast from tirx.Sub to ir.IntImm failed").
@@ -171,7 +171,7 @@ def includes() -> tuple[Path, ...]:
 
 
 def attend(asked: Arrays, target: Target, how: How) -> Attended:
-    """Output and log-sum-exp of the kernel, in f32; the same CUDA runs on simulated and, with nvcc, real GPUs.
+    """The kernel's output and log-sum-exp, in f32; the same CUDA runs on simulated GPUs and, with nvcc, on real ones.
 
     InputError for a GPU before Ampere, or if `lower` raises it; ComparisonError for a finding of the simulator.
     """
@@ -196,7 +196,7 @@ def fitted(asked: Arrays, target: Target) -> tuple[Sizes, TileLangTiling]:
 
 
 def attend_by_runtime(asked: Arrays, target: Target, how: How) -> Attended:
-    """Output and log-sum-exp of the kernel, in f32, on a real GPU.
+    """The kernel's output and log-sum-exp, in f32, on a real GPU.
 
     InputError if the target is not a real GPU from Ampere on, if `kernel_for` raises it, or if TileLang cannot compile
     the kernel.
@@ -211,7 +211,7 @@ def attend_by_runtime(asked: Arrays, target: Target, how: How) -> Attended:
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 compiled = tilelang.compile(function, target="auto")
-        # A boundary: TileLang documents no errors, and its passes, TVM and nvcc raise any class, even AssertionError.
+        # A boundary: TileLang documents no errors, and its passes, TVM and nvcc raise errors of any class.
         # The op is then unsupported, and the run continues with the next case.
         except Exception as error:
             raise InputError(f"TileLang does not compile this op: {reason(error)}") from error
@@ -229,6 +229,6 @@ def attend_by_runtime(asked: Arrays, target: Target, how: How) -> Attended:
 
 
 def reason(error: Exception) -> str:
-    """The last line of an error's message; the name of its class if it has none."""
+    """The last line of an error's message; the name of its class if it has no message."""
     lines = str(error).strip().splitlines()
     return lines[-1] if lines else type(error).__name__

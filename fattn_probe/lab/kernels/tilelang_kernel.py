@@ -15,7 +15,7 @@ LN_2 = 0.6931471805599453
 
 @T.macro
 def mask_scores(S, M, first_q, first_kv, sizes, factor, causal, masked):
-    """Scale a tile of q.k to base 2, add the mask, and hide what the queries do not see."""
+    """Scale a tile of q.k to base 2, add the mask, and hide the KV rows that the queries do not see."""
     for i, j in T.Parallel(S.shape[0], S.shape[1]):
         q, kv = first_q + i, first_kv + j
         sees = kv < sizes.n_kv
@@ -30,7 +30,7 @@ def mask_scores(S, M, first_q, first_kv, sizes, factor, causal, masked):
 
 @T.macro
 def softmax(S, P, m, m_before, m_used, alpha, l_tile, l):
-    """Online softmax of a tile of logits: P in f16, and alpha, the factor for the earlier sums.
+    """Online softmax of a tile of logits; computes P in f16, and alpha, the factor for the earlier sums.
 
     A row without a finite logit so far has m = -inf, for which `m_used` is 0.
     """
@@ -49,7 +49,7 @@ def softmax(S, P, m, m_before, m_used, alpha, l_tile, l):
 
 @T.macro
 def divide(acc, m, l):
-    """The mean, and the log-sum-exp in place of l; 0 and -inf for a row that sees nothing."""
+    """Divide the sums by l, and replace l with the log-sum-exp; 0 and -inf for a row that sees nothing."""
     for i, j in T.Parallel(acc.shape[0], acc.shape[1]):
         acc[i, j] = T.if_then_else(l[i] == 0.0, 0.0, acc[i, j] / l[i])
     for i in T.Parallel(l.shape[0]):

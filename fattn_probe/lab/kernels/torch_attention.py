@@ -1,6 +1,6 @@
 """Attention with PyTorch: its scaled_dot_product_attention with each available backend, and a kernel in Triton.
 
-Triton runs on a GPU with tuned block sizes, elsewhere in its interpreter.
+Triton runs on a GPU with tuned block sizes, or without a GPU in its interpreter.
 """
 
 import os
@@ -24,7 +24,7 @@ BACKENDS = {
     "efficient": "EFFICIENT_ATTENTION",
     "cudnn": "CUDNN_ATTENTION",
 }
-"""Names for `--kernel torch:NAME`, and those of torch.nn.attention.SDPBackend."""
+"""Maps the NAME of `--kernel torch:NAME` to the name in torch.nn.attention.SDPBackend."""
 
 
 def backends() -> tuple[str, ...]:
@@ -50,9 +50,9 @@ def computes(backend: str, asked: Arrays, target: Target) -> bool:
 
 
 def attend(backend: str, asked: Arrays, target: Target, how: How) -> Attended:
-    """Output of a backend, in f16, as PyTorch rounds it; no log-sum-exp.
+    """The output of a backend, in f16, as PyTorch rounds it, without log-sum-exp.
 
-    K and V are repeated for the heads that share them, which is not timed. InputError with PyTorch's reason if the
+    K and V are repeated for the heads that share them; this is not timed. InputError with PyTorch's reason if the
     backend does not accept this op on this machine, if PyTorch is not installed, or if `sizes_of` or `device_for`
     raises it.
     """
@@ -92,7 +92,7 @@ def chosen(torch: ModuleType, backend: str) -> Any:  # noqa: ANN401 (a context m
 
 
 def visible(mask: Floats | None, n_q: int, n_kv: int, *, causal: bool) -> Halves | None:
-    """The mask with additional -inf where `causal` hides a KV row; None for no mask."""
+    """The mask with additional -inf where `causal` hides a KV row; None if nothing is masked."""
     if not causal:
         return None if mask is None else np.ascontiguousarray(mask, dtype=np.float16)
     hidden = np.arange(n_kv) > np.arange(n_q)[:, None] + n_kv - n_q
@@ -106,7 +106,7 @@ INTERPRETED = {"ROWS": 64, "COLUMNS": 64}
 
 
 def attend_in_triton(asked: Arrays, target: Target, how: How) -> Attended:
-    """Output and log-sum-exp of the kernel, in f32; a row that sees nothing is 0, its log-sum-exp -inf.
+    """The kernel's output and log-sum-exp, in f32; a row that sees nothing is 0, and its log-sum-exp is -inf.
 
     InputError if Triton or PyTorch is not installed, or if `sizes_of`, `device_for` or `kernel_module` raises it.
     """

@@ -16,7 +16,7 @@ def steps(
     HSK: tl.constexpr, HSV: tl.constexpr, PADDED_HSK: tl.constexpr, PADDED_HSV: tl.constexpr, COLUMNS: tl.constexpr,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, EDGE: tl.constexpr,
 ):  # fmt: skip
-    """Online softmax over the KV rows [start, stop); only at an EDGE, some are hidden by `causal` or do not exist."""
+    """Online softmax over the KV rows [start, stop); only at an EDGE, `causal` hides some rows or some do not exist."""
     k_part, v_part = tl.arange(0, PADDED_HSK), tl.arange(0, PADDED_HSV)
     for first in range(start, stop, COLUMNS):
         columns = first + tl.arange(0, COLUMNS)
@@ -33,7 +33,7 @@ def steps(
         if EDGE and CAUSAL:
             S = tl.where(columns[None, :] <= rows[:, None] + (n_kv - n_q), S, float("-inf"))
         m_now = tl.maximum(m, tl.max(S, 1))
-        # A row without a finite logit so far: 0 in place of -inf, whose difference would be NaN.
+        # For a row without a finite logit so far, 0 replaces -inf, because -inf minus -inf would be NaN.
         m_used = tl.where(m_now == float("-inf"), 0.0, m_now)
         P, alpha = tl.exp2(S - m_used[:, None]), tl.exp2(m - m_used)
         l = l * alpha + tl.sum(P, 1)
@@ -51,7 +51,7 @@ def attention(
     HSK: tl.constexpr, HSV: tl.constexpr, PADDED_HSK: tl.constexpr, PADDED_HSV: tl.constexpr,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """One tile of ROWS queries of one head: first the KV rows that all of them see, then those at the edge."""
+    """One tile of ROWS queries of one head: first the KV rows that all these queries see, then the rows at the edge."""
     tile, plane = tl.program_id(0), tl.program_id(1).to(tl.int64)
     n_head_kv = n_head // group
     plane_kv = plane // n_head * n_head_kv + plane % n_head // group
@@ -80,7 +80,7 @@ def attention(
 
 
 BLOCKS = [(128, 64, 4, 3), (128, 32, 4, 3), (64, 64, 4, 2), (64, 32, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)]
-"""The sizes that the tuner tries on a GPU: ROWS, COLUMNS, warps, stages."""
+"""The configurations that the tuner tries on a GPU: ROWS, COLUMNS, warps, stages."""
 CONFIGS = [triton.Config({"ROWS": r, "COLUMNS": c}, num_warps=w, num_stages=s) for r, c, w, s in BLOCKS]
 
 
@@ -96,7 +96,7 @@ def is_interpreted() -> bool:
 
 
 def compiled(arch: int, hsk: int, hsv: int, *, causal: bool, masked: bool):
-    """The kernel compiled for an architecture (80, 90, ...), without a GPU: Triton's object with its PTX and SASS."""
+    """The kernel compiled for an architecture (80, 90, ...), without a GPU: Triton's object, which has PTX and SASS."""
     constants = {"HSK": hsk, "HSV": hsv, "CAUSAL": causal, "MASKED": masked, "ROWS": 64, "COLUMNS": 64}
     constants |= {"PADDED_HSK": triton.next_power_of_2(hsk), "PADDED_HSV": triton.next_power_of_2(hsv)}
     types = dict.fromkeys(("Q", "K", "V", "M"), "*fp16") | dict.fromkeys(("O", "L"), "*fp32") | {"scale": "fp32"}

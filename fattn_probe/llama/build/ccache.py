@@ -39,7 +39,7 @@ class Usage:
 
 
 def find_ccache() -> Path | None:
-    """The ccache of PyPI's wheel, a dependency on platforms that have it; else the system's ccache; else None."""
+    """The ccache from PyPI's wheel (a dependency on platforms that have it), or else the system's ccache, or None."""
     try:
         files = importlib.metadata.files(PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
@@ -61,7 +61,7 @@ def store_env() -> dict[str, str]:
 
 
 def ccache_env(compilers: Sequence[str]) -> dict[str, str]:
-    """Environment variables with which ccache reuses objects of other build folders.
+    """Environment variables that make ccache reuse objects from other build folders.
 
     `compilers` are the version lines that identify the compilers, because the same nvcc has a different path in each
     environment. Commands use paths relative to the build folder, and map it to `.` in debug information, so ccache

@@ -55,7 +55,7 @@ def steps_done(progress: Progress) -> str:
 
 
 def announced(console: Console, title: str) -> Report:
-    """A `Report` that prints the title once, if there is anything to build."""
+    """A `Report` that prints the title once, unless there is nothing to build."""
     said: list[str] = []
 
     def report(progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""Find builds, and make or extend those that lack a kernel, a program or a file."""
+"""Find builds, and make missing builds or extend builds that lack a kernel, a program or a file."""
 
 import contextlib
 import glob
@@ -84,7 +84,7 @@ def ensure(
 
 
 def finished(folder: Path, request: BuildRequest, wanted: Contents) -> Build | None:
-    """The build in a folder if it has all requested contents and is undamaged, else None."""
+    """The build in a folder if it has all requested contents and is undamaged, otherwise None."""
     build = existing(folder, request)
     if build is None or not is_complete(build.manifest, wanted):
         return None
@@ -126,7 +126,7 @@ def mark_used(folder: Path) -> None:
 def replacing_lock(folder: Path) -> contextlib.AbstractContextManager[None]:
     """The lock to hold while replacing or loading a build's libraries and programs.
 
-    It is held for a much shorter time than the lock beside the folder, so cases can run while more kernels compile.
+    This lock is held for a much shorter time than the lock beside the folder, so cases can run while kernels compile.
     """
     return lock_of_file(folder / LIBRARIES_LOCK)
 
@@ -154,7 +154,7 @@ def link_or_copy(file: str, to: str) -> None:
 
 
 def existing(folder: Path, request: BuildRequest | None) -> Build | None:
-    """The build in a folder; None if it has no manifest, or a damaged one."""
+    """The build in a folder; None if the manifest is missing or damaged."""
     try:
         return Build(folder, MANIFESTS.read(folder / MANIFEST), request)
     except InputError:

@@ -21,11 +21,11 @@ NO_SPECIAL_FUNCTIONS = "-D_GLIBCXX_BITS_SPECFUN_H"
 CUDA_DEFINES = ("-DGGML_CUDA_PEER_MAX_BATCH_SIZE=128", "-DGGML_CUDA_NO_VMM")
 # as in ggml-hip/CMakeLists.txt, where NO_VMM is the default
 HIP_DEFINES = ("-DGGML_USE_HIP", "-DGGML_HIP_NO_VMM")
-# ggml's host code is not under test: -O1 halves the compile time of -O2, and all flavours share the objects
+# ggml's host code is not under test: -O1 takes half the compile time of -O2, and all flavours share the objects
 HOST_OPTIMISATION = ("-O1", "-g1")
 MODEL_OPTIMISATION = ("-O0",)  # libllama only builds graphs, so fast compiling and linking matter most
 COUNTERS = "sim/counters.cpp"  # the source that provides gcov's library
-# Compared with -O2, kernels give the same bits, run 1 to 2 % slower, and compile in 65 to 85 % of the time (tile
+# Compared with -O2, kernels compute the same bits, run 1 to 2 % slower, and compile in 65 to 85 % of the time (tile
 # kernels, whose unrolled code is huge, in half). -fexpensive-optimizations fuses the multiply-adds. Unused for mma and
 # vec kernels that report each access, because without unrolling their local arrays stay in memory.
 SIM_QUICK = ("-O1", "-fexpensive-optimizations")
@@ -35,10 +35,10 @@ MORE_HEADERS = {
     **dict.fromkeys(("softmax.cu", "lightning-indexer.cu"), (PROGRAM_HEADERS,)),
     **dict.fromkeys(("argsort.cu", "top-k.cu", "sum.cu", "mean.cu", "cumsum.cu"), (LIBRARY_HEADERS,)),
 }
-# So that launching code is the same in every file, whatever its headers' constants (see `machine/run/executed`).
+# Makes launching code the same in every file, whatever constants its headers have (see `machine/run/executed`).
 LAUNCHING = (*UNOPTIMISED, "-ftoplevel-reorder", "-fno-keep-static-consts", "-ffunction-sections", "-fmerge-constants")
 BROADCAST = "binbcast.cu"
-"""Its hundreds of kernels do one operation per element, so -O0 gives the same bits, in half of -O1's 19 s."""
+"""Its hundreds of kernels do one operation per element, so -O0 gives the same bits, in half of the 19 s of -O1."""
 BODIES_ALONE = re.compile(r"/fattn-probe-(?:common|mma|tile|vec)-")
 """Files with the body of one attention kernel, or with kernels that run beside attention kernels."""
 MUTANTS = "mutants"
@@ -86,7 +86,7 @@ class Flags:
         return ("-fopenmp",) if self.request.engine == "sim" and not self.request.sanitize else ()
 
     def cpu(self, source: str) -> tuple[str, ...]:
-        """The command for a file of ggml-cpu, optimised in every flavour: it is a reference, and is not debugged."""
+        """The command for a file of ggml-cpu, optimised in every flavour: it is a reference, which is not debugged."""
         openmp = (*self.openmp, "-DGGML_USE_OPENMP") if self.openmp else ()
         return (*self.host(source, ("-O3", "-DNDEBUG")), *self.simulator.vector, *openmp, "-Ioverlay/ggml/src/ggml-cpu")
 
@@ -139,8 +139,8 @@ class Flags:
     def cuda_common(self, source: str) -> tuple[str, ...]:
         """Definitions and include folders for a file of ggml-cuda/.
 
-        Only files that read the selection of vec kernels get it, so that builds with different selections share the
-        other objects.
+        Only files that read the selection of vec kernels get its definitions, so that builds with different selections
+        share the other objects.
         """
         readers = self.sources.quant_readers
         by_all = any(name.endswith(".cuh") for name in readers)

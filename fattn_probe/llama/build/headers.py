@@ -1,4 +1,4 @@
-"""CUDA's headers for the simulator: from PyPI's wheels, else from a CUDA toolkit on this machine."""
+"""CUDA's headers for the simulator: from PyPI's wheels, or from a CUDA toolkit on this machine."""
 
 import importlib.metadata
 import importlib.util
@@ -14,7 +14,7 @@ HEADERS = {
     "nvidia-cuda-crt": "crt/host_defines.h",
     "nvidia-cuda-cccl": "nv/target",
 }
-"""One header from each wheel; a toolkit has them all."""
+"""One header from each wheel; a toolkit has all of these."""
 MAJOR = 13
 """The CUDA version for which the simulator is tested, with the oldest and newest wheels that pyproject.toml allows."""
 SYSTEM = Path("/usr/local/cuda")
@@ -48,12 +48,11 @@ def toolkit_roots() -> Iterator[Path]:
 
 
 def find_headers() -> Headers | None:
-    """The headers of the wheels if complete, else of the first toolkit of CUDA version MAJOR, else None."""
+    """The headers of the wheels if complete, or those of the first toolkit of CUDA version MAJOR, or None."""
     if wheels := wheel_headers():
         return wheels
     for root in toolkit_roots():
-        # The version of the toolkit's runtime: `13.0.96` from version.json, else `13.0` from the headers, else
-        # empty.
+        # The version of the toolkit's runtime: `13.0.96` from version.json, or `13.0` from the headers, or empty.
         listed = re.search(r'"cuda_cudart"\s*:\s*\{[^}]*"version"\s*:\s*"([\d.]+)"', _text(root / "version.json"))
         defined = re.search(r"#define\s+CUDART_VERSION\s+(\d+)", _text(root / "include/cuda_runtime_api.h"))
         number = int(defined[1]) if defined else 0

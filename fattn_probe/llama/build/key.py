@@ -42,8 +42,8 @@ class BuildRequest:
     """A description of the build to find or make.
 
     `arch` is nvcc's number without sm_ ("90", "120a"), or an AMD name ("gfx942"). `patches` are unified diffs, applied
-    to the overlay in order. `quants` are K-V type pairs ("q8_0-f16"), or ("all",), for whose vec kernels fattn.cu gets
-    a dispatch; this changes the choice of kernels, so it makes a separate build.
+    to the overlay in order. `quants` are K-V type pairs ("q8_0-f16"), or ("all",), whose vec kernels
+    fattn.cu can then choose, which makes a separate build.
     """
 
     tree: Tree
@@ -122,8 +122,8 @@ def named(patches: Iterable[Patch]) -> Named:
 def key_of(request: BuildRequest, compilers: tuple[str, ...]) -> Fingerprint:
     """The fingerprint of a request with these compilers; its property `build` names the folder.
 
-    It includes fattn-probe's own files. Otherwise two checkouts that share a cache would alternately rebuild the same
-    folder, while the other runs programs in it.
+    It includes fattn-probe's own files. Otherwise two checkouts that share a cache would rebuild the same folder in
+    turn, each while the other runs programs in it.
     """
     return replace(request.fingerprint, compilers=compilers, stamp=own_stamp())
 
@@ -187,7 +187,7 @@ class Contents:
 class Manifest:
     """The contents of manifest.json; it is written last, so a folder with a manifest is complete.
 
-    `fingerprint` identifies what was compiled, the compilers, and fattn-probe's files that builds depend on.
+    `fingerprint` identifies what was compiled, the compilers, and those of fattn-probe's files that builds depend on.
     """
 
     source: str
@@ -214,7 +214,7 @@ def new_manifest(request: BuildRequest, key: Fingerprint, contents: Contents) ->
 
 
 def from_first_version(plain: dict[str, Any]) -> dict[str, Any]:
-    """Convert a manifest of version 1, which had no fingerprint; the oldest ones lack the digests of their patches."""
+    """Convert a manifest of version 1, which had no fingerprint; the oldest ones also lack digests of patches."""
     names = plain.pop("patches")
     digests = plain.pop("patch_digests", None) or [""] * len(names)
     return plain | {"fingerprint": plain | {"patches": list(zip(names, digests, strict=True))}}
@@ -261,7 +261,7 @@ class Build:
 
     @property
     def tree(self) -> Tree | None:
-        """The tree in `sources`; None if there is none."""
+        """The tree in `sources`; None if there is no such folder."""
         made, root = self.manifest, self.sources
         return Tree(made.source, root, made.build_number, made.fingerprint.tree, probe(root)) if root else None
 

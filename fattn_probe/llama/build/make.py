@@ -63,8 +63,8 @@ ENTRY = re.compile(
 SHARED = re.compile(r"(\d+) bytes smem")
 TEST_SOURCE = "tests/test-backend-ops.cpp"
 PREPARING = threading.Lock()
-"""Lets only one thread at a time write the files of a build: eight at once, each with thousands of system calls,
-contend for the interpreter's lock, and take twice as long as one after the other."""
+"""Lets only one thread at a time write the files of a build: eight threads at once, each with thousands of system
+calls, contend for the interpreter's lock, and take twice as long as one after the other."""
 
 
 def read_resources(folder: Path) -> dict[str, Resources]:
@@ -87,7 +87,7 @@ def extend(
     jobs: int | JobSlots | None,
     again: bool,
 ) -> Build:
-    """Compile the parts of `contents` that a build folder lacks, or all with `again`; the caller holds the lock.
+    """Compile the parts of `contents` that a build folder lacks, or with `again` all parts; the caller holds the lock.
 
     No runner can load the libraries while they are replaced. The manifest is written last.
     """
@@ -168,7 +168,7 @@ def make_plan(
 ) -> Plan:
     """The plan of a build; `heaviest` is as in `Planner`."""
     cudart = toolchain.cudart.name if toolchain.cudart else None
-    if toolchain.cuda_include.is_relative_to(cache_dir()):  # so that commands are the same in any cache
+    if toolchain.cuda_include.is_relative_to(cache_dir()):  # so that commands are the same for any cache folder
         include = Path(os.path.relpath(toolchain.cuda_include, folder_of(request, key_of(request, toolchain.versions))))
         toolchain = replace(toolchain, cuda_include=include)
     return Planner(Flags(request, toolchain, sources), contents, cudart, heaviest).plan()
@@ -218,7 +218,7 @@ def add_missing(build: Build, symbol: str, progress: Report = silent) -> Build:
 def defining(name: str, request: BuildRequest, sources: Sources) -> Contents:
     """The contents (one kernel or one file) that define a demangled function; empty if no file of the tree does.
 
-    If kernels are compiled separately, a host function that launches them is in a file of its own.
+    If kernels are compiled separately, a host function that launches them is in a separate file.
     """
     tree, types = request.tree, ggml_types(request.tree.root)
     if case := case_of(name, sources.cases, types):

@@ -33,7 +33,7 @@ TICK_SECONDS = 1.0
 CACHED_SECONDS = 0.5
 """A compile faster than this was a hit in ccache."""
 RECORDS = (".ninja_log", ".ninja_deps")
-"""Ninja's own files in a folder. It crashes if they are damaged; if they are missing, it runs the steps again."""
+"""Ninja's own files in a folder. Ninja crashes if they are damaged; if they are missing, it runs the steps again."""
 CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS)
 GIB = 2**30
 GIB_A_COMPILE = 1.5  # memory that nvcc needs for the heaviest kernel instances
@@ -107,7 +107,7 @@ class TimeLeft:
 
     @property
     def seconds(self) -> float | None:
-        """The estimated seconds left: the longest step, or all steps divided by the jobs if more; None if unknown."""
+        """The estimated seconds left: the longest step or, if more, all steps divided by the jobs; None if unknown."""
         expected = {**self.known, **self.finished}
         samples = [expected[label] for label in self.labels if label in expected]
         if not samples:
@@ -122,7 +122,7 @@ class TimeLeft:
 
 
 class JobSlots:
-    """Slots for compiles that several ninja processes share, by GNU make's jobserver protocol.
+    """Slots for compiles that several ninja processes share, with GNU make's jobserver protocol.
 
     A thread takes a slot before it runs ninja or other work that keeps a core busy; ninja takes more while slots are
     free. `begin` is called when a build's files have been written, before anything is compiled.
@@ -240,7 +240,7 @@ def steps_to_do(argv: list[str]) -> set[str]:
 
 @contextlib.contextmanager
 def spawned(argv: list[str], variables: Mapping[str, str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Run a program on its own wide terminal; it is stopped at the end of the block, or when this process is killed.
+    """Run a program on its own wide terminal; stop it at the end of the block, or if this process is killed.
 
     The terminal controls the program's session: when our end of it closes, the kernel sends SIGHUP.
     """
@@ -275,7 +275,7 @@ def control_terminal() -> None:
 def read_lines(terminal: int, tick: float | None = None) -> Iterator[str]:
     """The lines that a terminal shows, without control sequences; "" whenever it is silent for `tick` seconds.
 
-    Ninja overwrites its status line with \\r and leaves it unfinished while a step runs; it is yielded at once.
+    Ninja overwrites its status line with \\r and leaves it unfinished while a step runs; this line is yielded at once.
     """
     pending = ""
     while True:

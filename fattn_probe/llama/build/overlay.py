@@ -60,7 +60,7 @@ CUDA_SUFFIXES = (".cu", ".cuh", ".h")
 ATTENTION = "fattn"
 REWRITTEN = Kind("rewritten", "the rewritten file")
 Task = tuple[str, str, Style]  # a file to rewrite: its text, its name, and how to rewrite it
-FEW = 16  # up to this many files take less time than starting processes
+FEW = 16  # rewriting up to this many files takes less time than starting processes
 VENDOR = "hip.h"
 """A file in vendors/ that defines CUDA's names for hipcc."""
 NAME = re.compile(r"^#define (\w+)[ \t]+(\w+)$", re.MULTILINE)
@@ -171,7 +171,7 @@ def make_overlay(
     if request.engine == "sim":
         cuda = overlay / CUDA  # the attention kernels include only a third of it
         paths = included([cuda / name for name in compiled], (cuda, cuda.parent), cuda)
-        hip = is_amd(request.arch)  # here ggml's CMakeLists.txt does not set -ffast-math
+        hip = is_amd(request.arch)  # for HIP, ggml's CMakeLists.txt does not set -ffast-math
         style = Style(not hip, apart=kernels_apart(request.engine, request.flavour), hip=hip)
         rewrite_files(paths, style)
         if (conversions := cuda / CONVERSIONS).is_file():
@@ -227,7 +227,7 @@ def rewrite_files(paths: Iterable[Path], style: Style) -> None:
 def rewritten(tasks: tuple[Task, ...]) -> list[str]:
     """The rewritten texts of files.
 
-    Rewriting all files takes two seconds, so the results are cached, for trees in which only a few files change.
+    Rewriting all files takes two seconds, so the results are cached for trees in which only a few files change.
     """
     keys = {task: hexdigest((f"{own_stamp()}\0{task[1]}\0{task[2]}\0", task[0])) for task in tasks}
     found = {task: kept for task, key in keys.items() if (kept := read_document(REWRITTEN, key)) is not None}

@@ -78,8 +78,8 @@ class Planner:
         if "cpu" in backends:
             compiles = [self.compile(f"{GGML}/{name}", self.flags.cpu(name)) for name in self.flags.sources.cpu]
             steps += [*compiles, self.link(CPU_LIBRARY, [step.output for step in compiles], (BASE,))]
-        # libggml-base.so, with stubs for functions that neither it nor a program defines. The programs' objects
-        # are inputs of this step, so that they compile early, not last and alone.
+        # libggml-base.so, with stubs for functions that neither it nor a program defines. The programs' objects are
+        # inputs of this step, so that they compile early instead of last, when nothing else is left.
         compiles = self.base_compiles()
         objects = [step.output for step in compiles]
         programs = [step.output for name in self.contents.programs for step in self.program_files(name)]
@@ -263,7 +263,7 @@ def case_text(case: KernelCase) -> str:
 def common_text(file: str, cases: Iterable[KernelCase], common: Mapping[str, Sequence[str]]) -> str:
     """The text of a file with the `common` kernels (template parameters by name) that run beside the kernels of cases.
 
-    It has all instances for the sizes and columns of the cases; fixup kernels only for stream-K kernels.
+    The text has all instances for the sizes and columns of the cases, but fixup kernels only for stream-K kernels.
     """
     found = COMMON_OF.search(file)
     others = int(found[2], 16) if found else 0

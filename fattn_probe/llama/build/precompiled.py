@@ -1,8 +1,8 @@
-"""Precompile the headers that all attention kernels include: compiling them takes as long as a small kernel itself.
+"""Precompile the headers that all attention kernels include: they take as long to compile as a small kernel itself.
 
-The compiler reads our header before a kernel's file (`-include`). If a precompiled one is beside it, g++ uses that
-instead, and makes the same object, bit for bit. The depfile then lacks the included headers, by which ccache and ninja
-identify an object; so each kernel's file begins with a line that contains their digest.
+The compiler reads our header before a kernel's file (`-include`). If a precompiled header is beside it, g++ uses that
+one instead, and makes the same object, bit for bit. The depfile then does not list the included headers, with which
+ccache and ninja identify an object. So each kernel's file begins with a line that contains their digest.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ HEADERS, QUICK_HEADERS = "fattn-probe-headers.h", "fattn-probe-headers-quick.h"
 """Files in an overlay's ggml-cuda/: one for each set of flags, because g++ does not check that all flags agree."""
 TEXT = '#include "prelude.h"\n#include "fattn-common.cuh"\n'
 FEW = 4
-"""The least number of kernels for which to precompile: it takes 2.4 s, and saves 0.65 s of 1.7 to 3 s per kernel."""
+"""The least number of kernels worth a precompiled header: it takes 2.4 s, and saves 0.65 s of 1.7 to 3 s per kernel."""
 MOST = 16
 """The number of precompiled headers that the cache keeps; each takes 80 MB, and the oldest are removed."""
 
@@ -42,9 +42,9 @@ def digest_line(folder: Path, state: str) -> str:
 def precompiled(folder: Path, plan: Plan, env: Mapping[str, str], compilers: Sequence[str]) -> Iterator[None]:
     """Link precompiled headers for the plan's kernels into a build folder, for the duration of the block.
 
-    They are from earlier builds, or made now if at least FEW kernels are missing. A header that does not compile is
-    left out: compiling the kernels then shows its errors. If the cache is read-only, or removes a header in use, g++
-    reads the headers themselves.
+    The headers are from earlier builds, or are made now if at least FEW kernels are missing. A header that does not
+    compile is left out: compiling the kernels then shows its errors. If the cache is read-only, or removes a header in
+    use, g++ reads the headers themselves.
     """
     missing: dict[str, list[BuildStep]] = {}
     for step in plan.steps:
@@ -78,7 +78,7 @@ def command_of(name: str, kernel: Sequence[str]) -> list[str]:
 
 
 def make(folder: Path, command: Sequence[str], env: Mapping[str, str], made: Path) -> None:
-    """Precompile a build's header into the cache, and remove the oldest others."""
+    """Precompile a build's header into the cache, and remove the oldest of the others there."""
     run([*command, made / f"{Path(command[-2]).name}.gch", f"-fdebug-prefix-map={folder}=."], cwd=folder, env=env)
     others = sorted(PRECOMPILED.root.glob("*/"), key=lambda path: path.stat().st_mtime)
     for path in others[: -MOST + 1]:

@@ -68,7 +68,7 @@ UPSTREAM = Style()
 
 @dataclass(frozen=True)
 class Rewritten:
-    """A file as C++17 text, its kernels, and the PTX instructions (mnemonic, line) that the simulator lacks."""
+    """A file as C++17 text, its kernels, and the PTX instructions (mnemonic, line) that the simulator does not have."""
 
     path: str
     text: str
@@ -79,7 +79,7 @@ class Rewritten:
 def _rewrite_directives(draft: Draft, *, unrolls: bool) -> None:
     """Replace `#pragma unroll`, unknown to g++, with g++'s own pragma, or delete it; rewrite launches in macros.
 
-    A literal number of iterations is kept. Inside a macro, where nvcc also accepts the pragma, it is removed.
+    A literal number of iterations is kept. Inside a macro, where nvcc also accepts the pragma, the pragma is deleted.
     """
     for place, (kind, text) in enumerate(draft.tokens):
         if kind != "directive":

@@ -1,4 +1,4 @@
-"""Warp-wide loops: shuffles become butterflies (native/sim/shuffle.h), and lanes run ahead of mma (ahead.h there)."""
+"""Warp-wide loops: shuffles become butterflies (native/sim/shuffle.h), lanes run ahead of mma (native/sim/ahead.h)."""
 
 import re
 from collections.abc import Iterator
@@ -26,8 +26,8 @@ STATEMENT_ENDS = frozenset({"{", "}", ";"})
 def rewrite_shuffles(draft: Draft, device: Spans) -> None:
     """Turn a loop of `x += __shfl_xor_sync(mask, x, offset, width)`, for offset, offset/2 ... 1, into one butterfly.
 
-    A loop of `x = f(x, __shfl_xor_sync(...))` is turned too. The loop stays and runs once, because a pragma may precede
-    it. Other loops with shuffles stay unchanged.
+    A loop of `x = f(x, __shfl_xor_sync(...))` becomes one too. The loop stays and runs once, because a pragma may
+    precede it. Other loops with shuffles stay unchanged.
     """
     for start in draft.where.get("for", ()):
         close = draft.mates[start + 1]
@@ -76,7 +76,7 @@ def rewrite_ahead(draft: Draft, device: Spans) -> None:
         sums = {argument for name, argument in called if name == MULTIPLY}
         loaded = {argument for name, argument in called if name.startswith(LOADS)}
         declared = _declared(draft, start, end)
-        # A sum declared in the loop is initialised in each iteration; instructions executed after the loop miss it.
+        # A sum declared in the loop is initialised in each iteration, which instructions executed after the loop miss.
         if sums and not sums & declared and all(_harmless(draft, index) for index in _body(draft, start, end)):
             draft.before(start, f"simt::begin_ahead({'true' if loaded <= declared else 'false'}); ")
             draft.after(end, " simt::end_ahead();")

@@ -13,7 +13,7 @@ FUNCTIONS = {name: f"simt::{name.lstrip('_')}" for name in APPROXIMATED.split()}
 # Without -use_fast_math, only the intrinsics are approximated; expf etc. are nvcc's precise functions.
 EXACT = {name: replacement for name, replacement in FUNCTIONS.items() if name.startswith("__")}
 EXACT |= {name: f"simt::precise::{name}" for name in ("expf", "logf", "exp2f", "exp", "log")}
-# As clang compiles them for AMD GPUs; `__trap` is a macro in vendors/hip.h that calls abort()
+# The functions as clang compiles them for AMD GPUs; `__trap` is a macro in vendors/hip.h that calls abort()
 AMD = EXACT | {name: f"simt::{name}" for name in ("expf", "tanhf")} | {"__trap": "simt::trap"}
 # Functions with which a whole program's device code prints, asserts, reads the clock and allocates
 OUTPUTS = {"printf": "simt::print", "assert": "simt_assert", "clock": "simt::ticks", "clock64": "simt::ticks"}
@@ -30,7 +30,7 @@ def rewrite_divisions(draft: Draft, device: Spans) -> None:
     """Turn `a / b` into `a *simt::divided_by* b`, `a % b` likewise, and `a /= b` into `a *= simt::reciprocal_of = b`.
 
     Overloads then select the kind of division by the operand types. Precedence and associativity do not change, because
-    `*` and `/` have the same. A division stays if both operands are `sizeof` or integer literals.
+    those of `*` and `/` are equal. A division stays if both operands are `sizeof` or integer literals.
     """
     for index in draft.where.get("/", ()):
         left, right = index - 1, index + 1

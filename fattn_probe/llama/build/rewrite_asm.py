@@ -23,7 +23,7 @@ class AsmStatement:
     """An `asm` statement, as indices of code tokens: its keyword, its brackets, the brackets that open its operands.
 
     The operands are the outputs, then the inputs, in PTX's numbering. `strings` are the literals of its text, in
-    several groups if an #if chooses among them. `partly`: an #if chooses only a part of the text.
+    several groups if an #if chooses among them. With `partly`, an #if chooses only a part of the text.
     """
 
     start: int
@@ -44,7 +44,7 @@ def _literal(word: str) -> str:
 
 
 def parse_asm(draft: Draft, start: int) -> AsmStatement | None:
-    """The `asm` statement that begins at a keyword; None if none does."""
+    """The `asm` statement that begins at a keyword; None if no statement does."""
     opener = start + 1
     while draft.word(opener) in QUALIFIERS:
         opener += 1
@@ -126,10 +126,10 @@ def _mnemonic(text: str) -> str:
 
 
 def _function(text: str, operands: int | None, known_ptx: frozenset[str]) -> str | None:
-    """The function for PTX text; if there is one, the function with immediates and special registers in its name.
+    """The function for PTX text, preferably the function with immediates and special registers in its name.
 
-    None for PTX that the simulator does not support: a missing instruction, or anything but a single instruction with
-    its operands in order, from %0. `cp.async.cg.shared.global.L2::64B [%0], [%1], 16;` becomes
+    Returns None for PTX that the simulator does not support: an unknown instruction, or any text but a single
+    instruction with its operands in order, from %0. `cp.async.cg.shared.global.L2::64B [%0], [%1], 16;` becomes
     `cp_async_cg_shared_global_16`.
     """
     used = dict.fromkeys(re.findall(r"%(\d+)", text.replace("%%", "")))

@@ -7,7 +7,7 @@ from fattn_probe.llama.cxx.functions import header_start
 from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft, Spans
 
 POOL = "ggml_cuda_pool_leg"
-"""The pool with GGML_CUDA_NO_VMM. It keeps a freed buffer for later ops; the other pool reuses memory at once."""
+"""The pool with GGML_CUDA_NO_VMM. It keeps a freed buffer for later ops; the VMM pool reuses memory at once."""
 NARROW = {"int": "int", "int32_t": "int", "unsigned": "unsigned", "uint32_t": "unsigned"}
 OTHER_TYPES = frozenset({"long", "short", "unsigned"})
 """Words that change the type of an `int` after them."""
@@ -16,7 +16,7 @@ VECTORS = frozenset({"int2", "int4", "uint2", "uint4", "float2", "float4"})
 KEYWORDS = ("__device__", "__constant__", "__managed__")
 ATTRIBUTES = frozenset({"alignas", "__align__", "__attribute__", "decltype"})
 ELSEWHERE = frozenset({"extern", "const", "constexpr", "template", "using", "typedef", "operator"})
-"""Words of declarations that need no mark: these allocate no memory here, or memory that nothing writes."""
+"""Words of declarations that need no mark, because they allocate no memory here, or memory that is never written."""
 TYPES = frozenset({"struct", "union", "class", "enum"})
 STOPS = frozenset({"", "(", ")", "]", "}"})
 
@@ -34,7 +34,7 @@ def rewrite_pool(draft: Draft) -> None:
 
 
 def _members(draft: Draft, name: str) -> Iterator[tuple[int, int]]:
-    """Where the pool's member functions of this name are defined: the index of the name, and of the body's `{`."""
+    """For each definition of a pool's member function of this name: the index of the name, and of the body's `{`."""
     for pool in draft.where.get(POOL, ()):
         if draft.word(pool - 1) != "struct":
             continue

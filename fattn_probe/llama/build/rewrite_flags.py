@@ -171,7 +171,7 @@ def _calls(draft: Draft, caller: Function, found: Mapping[str, Sequence[Template
 def _move(draft: Draft, template: Template) -> None:
     """Move a template's body to a function that takes its flags as arguments, and call that function.
 
-    Tests of `rewrite_products` for whether a condition is constant are made for both values of a flag in it.
+    Where `rewrite_products` tests whether a condition is constant, the test covers both values of a flag in it.
     """
     function, flags = template.function, template.names(template.flags)
     for index in range(function.start, function.stop):
@@ -190,6 +190,6 @@ def _move(draft: Draft, template: Template) -> None:
 
 
 def _answers(flag: str, asked: re.Match[str]) -> str:
-    """The test for whether a condition is constant, for both values of a flag that is now an argument."""
+    """The test whether a condition is constant, made for both values of a flag that is now an argument."""
     true, false = (re.sub(rf"\b{flag}\b", value, asked[0]) for value in ("true", "false"))
     return asked[0] if true == asked[0] else f"({flag} ? {true} : {false})"

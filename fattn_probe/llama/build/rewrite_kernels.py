@@ -11,7 +11,7 @@ from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft, Span
 
 TAKES_A_KERNEL = ("cudaLaunchKernel", "cudaFuncSetAttribute", "cudaFuncSetCacheConfig")
 NEEDED = frozenset({"__host__", "constexpr", "auto"})
-"""Words of device functions that must keep their bodies, from which launch bounds or a return type follow."""
+"""Words of device functions that must keep their bodies, because launch bounds or a return type depend on the body."""
 Bodies = Literal["all", "device", "kernels", "none"]
 """Which functions of a header keep their bodies: all, those that a kernel may call, the kernels, or none.
 
@@ -115,7 +115,7 @@ def rewrite_kernels(draft: Draft, *, bodies: Bodies = "all", split: bool = False
     """Strip all launch bounds, and make every kernel begin with a call that describes it.
 
     `split` moves the bodies of kernels to separate functions. Functions not among the `bodies` lose their bodies, so a
-    change in a body does not change the text. BuildError for a kernel whose body would be lost, as it cannot be moved.
+    change in a body does not change the text. BuildError for a kernel whose body cannot be moved and would be lost.
     """
     for start, stop in _bounds(draft):
         draft.blank(start, stop)
@@ -184,7 +184,7 @@ def rewrite_launches(draft: Draft, kernels: Sequence[KernelInfo] = ()) -> None:
     """Rewrite `f<<<grid, block, shared, stream>>>(args)` to a call; every token stays in place.
 
     The kernel is wrapped in a lambda, because a template whose arguments are deduced from `args` has no address. If it
-    is one of `kernels`, with all template arguments given, its type tells how the arguments are converted.
+    is one of `kernels`, with all template arguments given, its type shows how the arguments are converted.
     """
     for bracket in draft.where.get("<<<", ()):
         end = bracket + 1  # the first of the three `>` that close the `<<<`
@@ -203,7 +203,7 @@ def rewrite_launches(draft: Draft, kernels: Sequence[KernelInfo] = ()) -> None:
                 break
             index -= 2 if draft.is_name(index - 2) else 1
         callee = max(index, 0)
-        # The expression's text if it names one kernel of the file with all its template arguments; else empty.
+        # The expression's text if it names one kernel of the file with all its template arguments; otherwise empty.
         angle = next((index for index in range(callee, bracket) if draft.words[index] == "<"), bracket)
         given, depth = int(angle < bracket), 0
         for index in draft.outer(angle + 1, bracket - 1):

@@ -7,7 +7,7 @@ LLVM, and therefore nvcc, unrolls the loops around both statements, and duplicat
 that does not depend on the element. Product and sum then meet in one basic block, where LLVM fuses the sum's first
 operand: `fma(softcap, tanhf(X), round(slope*mask[i]))`. g++ leaves them in two blocks and fuses the second operand. So
 the product stores its factors in two variables like X, and the sum becomes a call to `simt::add`, which can fuse both.
-A function called between product and sum is inlined, and its branches separate them. The tile kernel loads V there:
+A function called between product and sum is inlined, and its branches separate the two. The tile kernel loads V there:
 `if (i0 + nwarps*stride_i <= I || i < I)` has no branch if nvcc knows that the first test holds. So such functions count
 their evaluations of the second test, and the sum checks whether the count has changed. ptxas fuses f16 products by the
 same rule.
@@ -24,7 +24,7 @@ from fattn_probe.llama.cxx.tokens import Draft, Spans
 UPDATES = frozenset({"=", "+=", "*="})
 BEHIND_A_TEST = frozenset({"||", "?", ":", ",", ";", ")"})
 MOST_REGISTERS = 255
-"""The registers of a thread, and so the limit on the elements of an array in registers that a function receives."""
+"""The number of registers of a thread, and so the limit on the elements of an array argument in registers."""
 WEAKER_THAN_A_PRODUCT = frozenset(
     {"+", "-", "/", "%", "?", ":", ",", "=", "<", ">", "&", "|", "^", "&&", "||", "<<", "==", "!=", "<=", ">="}
 )
@@ -37,7 +37,7 @@ Around = tuple[Statement, ...]
 class Update:
     """A statement that changes a variable or an element, or declares a float with a value.
 
-    [start, operator) is the variable or element, `stop` the semicolon. `declares`: the type precedes `start`.
+    [start, operator) is the variable or element, `stop` the semicolon. With `declares`, the type precedes `start`.
     """
 
     start: int
@@ -199,7 +199,7 @@ def _rewrite_shuffled(body: Body) -> set[Update]:
 def _rewrite(body: Body, kept: Set[Update]) -> set[str]:
     """Rewrite a function's products and sums; returns the functions called in between, whose branches must be counted.
 
-    `kept` are products whose factors are stored in any case.
+    `kept` are products whose factors are always stored.
     """
     products = set(kept)
     called: dict[str, set[str]] = {}
@@ -281,7 +281,7 @@ def _condition(draft: Draft, product: Update, later: Update) -> list[str] | None
     for guard in before:
         if guard.kind == "if":
             if not all(it.isidentifier() for it in _conjuncts(draft, guard)):
-                return None  # its names may be out of scope at the sum
+                return None  # the product's names may be out of scope at the sum
             tests += map(CONSTANT.format, _conjuncts(draft, guard))
     return tests
 

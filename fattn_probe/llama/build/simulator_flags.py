@@ -18,7 +18,7 @@ TURING = 750  # `__CUDA_ARCH__`
 TENSOR_CORE_GENERATIONS = (900, 800, 0)
 """The least `__CUDA_ARCH__` of each group for which the simulator's tensor cores are compiled alike."""
 X86_V3 = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
-# For SIM_HOST, which has no loop over data: compiles in half the time of -O1.
+# For SIM_HOST, which has no loop over data: it compiles in half the time that -O1 takes.
 UNOPTIMISED = ("-O0", "-g1")
 PRELUDE = "native/sim/prelude.h"
 HIP_HEADERS = "sim/hip"
@@ -136,8 +136,8 @@ class SimulatorFlags:
     def native(self, source: str) -> tuple[str, ...]:
         """The command for a file of the simulator, given relative to native/: optimised in every flavour."""
         level = UNOPTIMISED if source == SIM_HOST else ("-O2", "-g" if source == DEBUGGED else "-g1")
-        # No other library replaces these functions, so g++ may inline them. Then g++ sees that the end of a fiber
-        # does not return, and AddressSanitizer would clear the stack there, whose bounds it does not know.
+        # No other library replaces these functions, so g++ may inline them, except with AddressSanitizer: seeing that
+        # the end of a fiber does not return, it would clear a stack whose bounds it does not know.
         inlined = () if self.sanitize else ("-fno-semantic-interposition",)
         generation = next(first for first in TENSOR_CORE_GENERATIONS if cuda_arch(self.arch) >= first)
         macros = self.macros | {"SIMT_ARCH": f"={generation}"}
@@ -154,7 +154,7 @@ class SimulatorFlags:
     def device(self, *more: str, prelude: str = PRELUDE, archs: Sequence[int] = ()) -> tuple[str, ...]:
         """The command that compiles a rewritten CUDA source as C++; `more` are additional flags for this source.
 
-        Its host code supports GPUs of all `archs`, as in a build for several; its kernels are for the last one.
+        Its host code supports GPUs of all `archs`, as in a build for several GPUs; its kernels are for the last one.
         """
         macros = self.macros | ({"SIMT_ARCH": f"={10 * archs[-1]}"} if archs else {})
         listed = ",".join(str(10 * number) for number in archs) or cuda_arch(self.arch)
@@ -165,7 +165,7 @@ class SimulatorFlags:
             *self.vector,
             *ARITHMETIC,
             "-U_FORTIFY_SOURCE",  # Ubuntu defines it; a finding in a kernel would then be in glibc's header
-            "-fstack-clash-protection",  # an overflowing stack hits its guard page, not another thread's stack
+            "-fstack-clash-protection",  # an overflowing stack reaches its guard page, not another thread's stack
             "-fPIC",
             "-w",
             f"-D__CUDA_ARCH_LIST__={listed}",

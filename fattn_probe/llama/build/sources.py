@@ -20,7 +20,7 @@ ARCHITECTURES = LIBLLAMA / "models"
 BACKEND = "ggml-cuda.cu"
 MINIMAL = (BACKEND, "fattn.cu", "fattn-tile.cu")
 DISPATCH, DISPATCH_OF_TILES = MINIMAL[1:]
-"""The second file only calls the case of a head size: it is compiled as part of the first, which saves 1.2 s."""
+"""The second file only calls the case for a head size, so it is compiled as part of the first, which saves 1.2 s."""
 OWN_NAMES = re.compile(
     r"\b(?:static|template|namespace|using|typedef|struct|class|union|enum|inline|constexpr)\b"
     r"|^(?:const\b|\s*#(?!include))",
@@ -28,7 +28,7 @@ OWN_NAMES = re.compile(
 )
 """Matches files that might define a name that another file defines too, or affect the code after them."""
 CONVERSIONS, CONVERSIONS_TO_F16 = "convert.cu", "convert-to-f16.cu"
-"""Mma and tile kernels need K and V converted to f16: the second file has only that, in 1.6 of the first one's 3 s."""
+"""Mma and tile kernels need K and V in f16: the second file has only this conversion; it compiles in 1.6 s, not 3."""
 TO_OTHER_TYPES = re.compile(r"^to_(?:bf16|fp32)(?:_nc)?_cuda_t \w+\(ggml_type type\) \{\n(?:.*\n)*?\}$", re.MULTILINE)
 """The functions that only the first file contains."""
 UNUSED = ("ggml-backend-meta.cpp", "ggml-opt.cpp", "ggml-quants.c", "gguf.cpp")
@@ -65,7 +65,7 @@ PRODUCTS = ("mmq", "mmf")
 
 @dataclass(frozen=True)
 class Sources:
-    """Source files by library, relative to ggml/src, but those of `cuda` and `full` relative to ggml/src/ggml-cuda.
+    """Source files by library, relative to ggml/src; those of `cuda` and `full` are relative to ggml/src/ggml-cuda.
 
     `cuda` are the files that every attention op needs, `full` all files that upstream compiles. fattn.cu can call the
     `dispatched` cases; `quant_defines` select its vec kernels, and `quant_readers` are the attention files and headers
@@ -92,7 +92,7 @@ class Sources:
         raise InputError(f"the {INSTANCES}/ of this source have no kernel case {name!r}")
 
     def launched_by(self, file: str) -> list[KernelCase]:
-        """The cases whose kernels a file of `launching_files` launches; none if fattn.cu calls none of its head size.
+        """The cases whose kernels a file of `launching_files` launches; empty if fattn.cu calls none of its head size.
 
         For a file of `common_files`, the cases that need its kernels.
         """

@@ -49,7 +49,7 @@ class BuildStep:
 
 
 def compile_step(source: str, target: str, command: Iterable[str], *, ccache: bool, log: bool = False) -> BuildStep:
-    """The step that compiles a source with a command that lacks input and output; adds a depfile and perhaps ccache."""
+    """The step that compiles a source; adds its input, its output, a depfile and perhaps ccache to the command."""
     launcher = ("ccache",) if ccache else ()
     words = (*launcher, *command, "-MD", "-MF", f"{target}.d", "-c", source, "-o", target)
     return BuildStep("compile", target, (source,), words, log)

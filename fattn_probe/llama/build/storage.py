@@ -19,12 +19,12 @@ from fattn_probe.llama.build.stamp import own_stamp
 VERDICTS = Kind("verdicts", "the stored verdict")
 DAY = 86400.0
 REPLACED_DAYS = 7.0
-"""Days until an unused build of another version is removed; not at once, because two checkouts may take turns."""
+"""Days until an unused build of another version is removed; more than 0, because two checkouts may take turns."""
 EARLIER = (
     *(".headers-*", "headers-*", ".tables-*", "tables-*", "resources-*", "sources/.*"),
     *("locks", "dispatch/*.pickle", "kernels/*.json", "mutants/*.json"),
 )
-"""Patterns of files from earlier versions of fattn-probe, which this one does not read."""
+"""Patterns of files from earlier versions of fattn-probe, which this version does not read."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def remove(folder: Path) -> bool:
     """Remove a build and its lock; False if another process holds the lock."""
     try:
         with lock_beside(folder, wait=False):
-            (folder / SEAL).unlink(missing_ok=True)  # first, because without it the rest does not count as a build
+            (folder / SEAL).unlink(missing_ok=True)  # first, because a folder without a seal does not count as a build
             remove_tree(folder)
             folder.with_name(f"{folder.name}.lock").unlink(missing_ok=True)
     except BlockingIOError:
@@ -125,7 +125,7 @@ def remove(folder: Path) -> bool:
 
 
 def contents(folder: Path) -> list[Path]:
-    """The files and folders in a folder; none if it does not exist."""
+    """The files and folders in a folder; empty if it does not exist."""
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 

@@ -16,12 +16,12 @@ from pathlib import Path
 
 SYSTEM_LIBRARIES = ("libstdc++.so.6", "libm.so.6", "libc.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2")
 LOADERS = ("ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1")
-SYSTEM_ARCHIVES = ("libc_nonshared.a", "libgcc.a", "libgcov.a")  # for atexit, for arithmetic, for counters
+SYSTEM_ARCHIVES = ("libc_nonshared.a", "libgcc.a", "libgcov.a")  # they have atexit, arithmetic and counters
 SANITIZER_LIBRARIES = {"address": "libasan.so", "undefined": "libubsan.so"}
 LINKER_SYMBOLS = frozenset({"__dso_handle", "_GLOBAL_OFFSET_TABLE_", "__ehdr_start", "__start_", "_DYNAMIC"})
 KERNEL_CASE = re.compile(r"_Z\d+ggml_cuda_flash_attn_ext_\w+?_caseI")
 NO_META = "ggml_backend_buffer_is_meta"
-"""Its stub returns false: without ggml-backend-meta.cpp, a program has no meta buffers."""
+"""The stub of this function returns false: without ggml-backend-meta.cpp, a program has no meta buffers."""
 VTABLE, TYPE = "_ZTV", "_ZTI"
 LINE = "fattn-probe: missing symbol: %s\\n"
 """Written in one piece, because several threads may call missing kernel bodies at once."""
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--compiler", required=True)
     parser.add_argument("--sanitize", default="")
     parser.add_argument("--library", action="append", default=[])
-    parser.add_argument("--provided", action="append", default=[], help="an object that is linked elsewhere")
+    parser.add_argument("--provided", action="append", default=[], help="an object that is part of another library")
     parser.add_argument("objects", nargs="+")
     options = parser.parse_args()
     sanitizers = [SANITIZER_LIBRARIES[name] for name in options.sanitize.split(",") if name]

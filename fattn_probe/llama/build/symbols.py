@@ -25,7 +25,7 @@ def demangle(symbol: str) -> str:
 
 
 def case_of(name: str, cases: Mapping[str, KernelCase], types: Mapping[int, str]) -> KernelCase | None:
-    """The kernel case that a demangled function instantiates, or the single kernel whose body it is; else None.
+    """The kernel case that a demangled function instantiates, or the single kernel whose body it is; or None.
 
     `cases` are a tree's kernel cases by name. `types` maps the values of ggml_type to names, because a demangled `vec`
     case contains `(ggml_type)8`.
@@ -40,7 +40,7 @@ def case_of(name: str, cases: Mapping[str, KernelCase], types: Mapping[int, str]
 
 
 def body_of(name: str, types: Mapping[int, str]) -> tuple[str, tuple[str, ...]] | None:
-    """The kernel's name and template arguments if a demangled function is a kernel's body; else None."""
+    """The kernel's name and template arguments if a demangled function is a kernel's body; otherwise None."""
     body = BODY.search(name)
     return (body["kernel"], arguments(body["args"], types) if body["args"] else ()) if body else None
 

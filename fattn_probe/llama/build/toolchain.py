@@ -59,7 +59,7 @@ class Toolchain:
 
 
 def cuda_roots() -> Iterator[Path]:
-    """Folders that may contain nvcc: the toolkits' folders, then the wheels' folder."""
+    """Folders that may contain nvcc: the folders of toolkits, then the folder of the wheels."""
     yield from toolkit_roots()
     if wheels := wheel_root():
         yield wheels

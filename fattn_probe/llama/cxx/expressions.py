@@ -93,7 +93,7 @@ def settle(logic: Logic, outcome: bool | None, known: Truths) -> None:
 
 
 def lacking(logic: Logic, known: Mapping[str, bool | None]) -> tuple[Logic, ...]:
-    """The smallest parts that are not True and so prevented the condition; for `a && b`, `a`, `b` or both."""
+    """The smallest parts that are not True and so made the condition false; for `a && b`, `a`, `b` or both."""
     if holds(logic, known) is True:
         return ()
     if logic.kind == "and":

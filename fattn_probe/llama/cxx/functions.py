@@ -1,4 +1,4 @@
-"""Finds the functions that a C++ file defines, well enough for the sources of any release."""
+"""Finds the functions that a C++ file defines, reliably enough for the sources of any release."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The statements of a C++ function, parsed well enough to follow an `if` in any release."""
+"""The statements of a C++ function, parsed reliably enough to follow an `if` in any release."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -107,6 +107,6 @@ def _unwrapped(statement: Statement) -> tuple[Statement, ...]:
 
 
 def _mate(draft: Draft, index: int, stop: int) -> int:
-    """The bracket that closes the one at `index`, or the last token before `stop` if none does."""
+    """The bracket that closes the bracket at `index`, or the last token before `stop` if there is none."""
     mate = draft.mates[index] if index < len(draft.mates) else UNMATCHED
     return mate if index < mate < stop else stop - 1

@@ -87,7 +87,7 @@ class Draft:
     def erase(self, start: int, stop: int, *, lines: bool = True) -> None:
         """Remove the tokens [start, stop), including comments and directives.
 
-        If one of them defines a macro or includes a file, directives and newlines stay; else newlines stay with
+        If one of them defines a macro or includes a file, directives and newlines stay; otherwise newlines stay with
         `lines`.
         """
         places = range(self.places[start - 1] + 1, self.places[stop])
@@ -211,7 +211,7 @@ class Spans:
         return self.start_of(index) is not None
 
     def start_of(self, index: int) -> int | None:
-        """The start of the range that contains a token; None if none does."""
+        """The start of the range that contains a token; None if no range does."""
         nearest = bisect_right(self.starts, index) - 1
         return self.starts[nearest] if nearest >= 0 and index < self.stops[nearest] else None
 

@@ -83,7 +83,7 @@ class Generation:
 
 
 def generation_of(arch: int) -> Generation:
-    """The generation of an architecture. Assumption: Ada is like Ampere, and Blackwell like Hopper.
+    """The generation of an architecture. Assumption: Ada is like Ampere, and Blackwell is like Hopper.
 
     The figures for CDNA were measured on an MI100, an MI210 and an MI300X (MMA-Sim, arXiv 2511.10909); those for RDNA
     were recorded from a gfx1100 and a gfx1201 in AMD's emulator rocjitsu.
@@ -113,7 +113,7 @@ def has_dot2(arch: int) -> bool:
 
 
 def tile_configuration(arch: int) -> str:
-    """The suffix of the function in fattn-tile.cuh that has the sizes for an architecture."""
+    """The suffix of the function in fattn-tile.cuh that contains the sizes for an architecture."""
     if arch >= AMD:
         return "amd_rdna" if arch >= RDNA1 else "amd"
     return "fp16" if fast_f16(arch) else "fp32"

@@ -1,7 +1,7 @@
 """The constants of a llama.cpp tree on which its kernels' arithmetic depends: KV rows per step, and the shift of P.
 
-They change from release to release. `constants_of` reads them from a tree; `default_constants` has those of the default
-source, for outputs whose source is not available.
+The constants change from release to release. `constants_of` reads them from a tree; `default_constants` returns those
+of the default source, for outputs whose source is not available.
 """
 
 import csv
@@ -41,7 +41,7 @@ class Constants:
     configuration: ampere, rdna and cdna have all sizes, turing and volta only those that differ from ampere. `tile` is
     keyed by configuration too: fp16, fp32, amd, amd_rdna; the last two are empty in releases without them. A warp works
     on 8 columns if (DKQ, ncols) is in `narrow` or ncols is 8, otherwise on 16; on Volta always on 32, on AMD always on
-    16. `cdna_in_f32`: mma adds P*V in float32 on CDNA, as it has since September 2026 (b11063).
+    16. `cdna_in_f32`: mma adds P*V in float32 on CDNA, as in sources since September 2026 (b11063).
     """
 
     max_offset: float
@@ -93,12 +93,12 @@ def constants_of(tree: Tree) -> Constants:
 
 
 def vec_adds_in_f16(tree: Tree, arch: int) -> bool:
-    """Whether the vec kernel adds the rows of V in f16, as it did on most NVIDIA GPUs until the end of 2025 (b7079)."""
+    """Whether the vec kernel adds the rows of V in f16, as on most NVIDIA GPUs until the end of 2025 (b7079)."""
     return arch < AMD and fast_f16(arch) and bool(_F16_VEC.search(read_code(tree.root / CUDA / "fattn-vec.cuh")))
 
 
 def max_offset(header: str) -> float:
-    """The value of FATTN_KQ_MAX_OFFSET in the text of fattn-common.cuh; 0 if it is not defined there."""
+    """The value of FATTN_KQ_MAX_OFFSET in the text of fattn-common.cuh; 0 if the file does not define it."""
     found = _OFFSET.search(header)
     return float(found[1]) * float(found[2] or 1) if found else 0.0
 

@@ -74,7 +74,7 @@ class Geometry:
         return sequence, z_KV, within // self.kernel.ncols2, query // self.kernel.ncols1
 
     def parts_of(self, tile: Tile) -> Mapping[int, TileWork]:
-        """The work on a tile, by block, in the order of their first KV steps."""
+        """The work on a tile, by block, in the order of the blocks' first KV steps."""
         index, iter_k = index_of(tile, self.grid), self.grid.iter_k
         if not self.kernel.family.stream_k:
             x, turns, _ = self.kernel.blocks
@@ -100,7 +100,7 @@ def division_origin(launches: Sequence[LaunchRecord], device: Device, found: Geo
 
     `found` is the launches' geometry, None if it is unknown. `launch_fattn` (fattn-common.cuh) limits a grid to the
     blocks that fit on the GPU at once. A tile with only one KV step is not divided. Stream-K uses a block for each step
-    if they fit with one block per SM. GPUs before Ada, a DGX Spark (compute capability 12.1), and AMD GPUs (except
+    if there are no more steps than SMs. GPUs before Ada, a DGX Spark (compute capability 12.1), and AMD GPUs (except
     RDNA3 and RDNA4 with head size 64) may use whole tiles instead, depending on occupancy.
     """
     launch = next((launch for launch in launches if launch.kernel in BY_KERNEL), None)

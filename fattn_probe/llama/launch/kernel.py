@@ -17,11 +17,11 @@ class AttentionKernel:
     """One launch of an attention kernel.
 
     An output tile is `ncols1` queries x `ncols2` heads; a step is `nbatch_fa` KV rows. `type_K` and `type_V` are the
-    types that the kernel reads (`f16`, `q8_0`), perhaps from converted copies of the tensors. `sparse`: it gathers the
-    unmasked KV rows (`n_kv_max`). `blocks` is gridDim. A block has `warps` warps (blockDim.y; in tile and vec kernels,
-    an AMD wave of 64 lanes counts as two), and `warps_per_column` of them (upstream's `np`) share each column. A warp
-    works on `columns` columns. `sums_in_f32`: mma_f16 adds P*V in float32, not in f16. `max_offset` is added to a
-    column's maximum (FATTN_KQ_MAX_OFFSET). `scanned`: an earlier kernel has found the KV row from which on the mask
+    types that the kernel reads (`f16`, `q8_0`), perhaps from converted copies of the tensors. A `sparse` kernel gathers
+    the unmasked KV rows (`n_kv_max`). `blocks` is gridDim. A block has `warps` warps (blockDim.y; in tile and vec
+    kernels, an AMD wave of 64 lanes counts as two), and `warps_per_column` of them (upstream's `np`) share each column.
+    A warp works on `columns` columns. `sums_in_f32`: mma_f16 adds P*V in float32, not in f16. `max_offset` is added to
+    a column's maximum (FATTN_KQ_MAX_OFFSET). `scanned`: an earlier kernel has found the KV row from which on the mask
     hides everything.
     """
 

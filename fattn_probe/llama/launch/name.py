@@ -46,7 +46,7 @@ def parse_kernel_name(
     """Parse a kernel's name in any of the three forms.
 
     `types` maps the values of ggml_type to names: `{1: "f16"}` or `{1: "GGML_TYPE_F16"}`; the default is gguf's enum.
-    `names` has each kernel's template parameters, for CUDA's form, which has only values.
+    `names` has each kernel's template parameters, which CUDA's form needs because it has only values.
     """
     text, with_args = text.strip(), ""
     if text.endswith("]"):

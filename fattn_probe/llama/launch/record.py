@@ -93,7 +93,7 @@ def in_words(launches: Iterable[LaunchRecord]) -> str:
 def parse_launches(text: str, *, types: Types | None = None, names: Names | None = None) -> tuple[LaunchRecord, ...]:
     """The launches of a graph's first run, from an engine's JSON lines and the runner's `{"run": n}` marks.
 
-    Later runs launch the same kernels again, or replay a CUDA graph, for which no launches are recorded.
+    Later runs launch the same kernels again, or replay a CUDA graph, which leaves no launch records.
     """
     found = list[LaunchRecord]()
     for number, line in enumerate(text.splitlines(), 1):

@@ -17,7 +17,7 @@ from fattn_probe.llama.launch.record import Dim3, LaunchRecord
 from fattn_probe.llama.launch.tiles import ntiles
 
 GOLDEN = (np.sqrt(5) - 1) / 2
-"""The golden ratio minus 1: the fractional parts of any number of its multiples are spread evenly."""
+"""The golden ratio minus 1: any number of its multiples have evenly spread fractional parts."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class LaunchBlocks:
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """The blocks to run of each launch: those of the chosen `tiles`. `complete` are all tiles that these blocks finish.
+    """The blocks to run in each launch, for the chosen `tiles`. `complete` are all tiles that these blocks finish.
 
     `attention` is the index of the attention kernel among the launches.
     """
@@ -55,7 +55,7 @@ class Selection:
 class Shares:
     """The range of the attention kernel's blocks that work on each tile, and whether each block runs.
 
-    Without stream-K, the blocks that share a tile are `gridDim.x` apart; they count as one, with the tile's number.
+    Without stream-K, the blocks that share a tile are `gridDim.x` apart; they count as one with the tile's number.
     """
 
     geometry: Geometry
@@ -87,7 +87,7 @@ def shares_of(geometry: Geometry) -> Shares:
 
 
 def chosen_tiles(geometry: Geometry, most_flop: float, most: int) -> Indices:
-    """At most `most` tiles to run, sorted: the first, the last, a shared one, and others spread over the output.
+    """At most `most` tiles to run, sorted: the first, the last, a shared tile, and others spread over the output.
 
     Blocks run completely; if possible, the sum of their operations stays below `most_flop`.
     """
@@ -164,7 +164,7 @@ def _uniform_fixup(launch: LaunchRecord, shares: Shares, sizes: Sizes) -> Indice
 
 
 def _general_fixup(launch: LaunchRecord, shares: Shares, sizes: Sizes) -> Indices | None:
-    """Rule: one block in x for each block of the attention kernel; a tile's last block adds the others' parts."""
+    """Rule: one block in x for each block of the attention kernel; a tile's last block adds the parts of the others."""
     if launch.grid[0] != len(shares.run):
         return None
     complete = shares.complete

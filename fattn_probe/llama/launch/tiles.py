@@ -37,9 +37,9 @@ class TileWork:
     """One block's work on one output tile: KV steps `range(kb0_start, kb0_stop, kb0_step)` of `iter_k`.
 
     A step is `nbatch_fa` KV rows. The tile has `ncols1` queries, starting at `jt * ncols1`, and `ncols2` heads,
-    starting at `zt_gqa * ncols2` among the heads of K/V head `z_KV`. `needs_fixup`: another block does the tile's first
-    steps. `is_fixup`: another block does its last steps. From step `kb0_limit` on, the scanned mask hides everything;
-    None if the mask was not scanned. `read`: these values were read from the running kernel, not derived.
+    starting at `zt_gqa * ncols2` among the heads of K/V head `z_KV`. With `needs_fixup`, another block does the tile's
+    first steps; with `is_fixup`, its last steps. From step `kb0_limit` on, the scanned mask hides everything; the limit
+    is None if the mask was not scanned. `read`: these values were read from the running kernel, not derived.
     """
 
     sequence: int
@@ -150,7 +150,7 @@ def tiles_of(kbc: int, kbc_stop: int, grid: Grid, limits: Limits | None = None) 
 def tiles_in_turn(
     blockIdx: tuple[int, int, int], parallel_blocks: int, grid: Grid, limits: Limits | None = None
 ) -> tuple[TileWork, ...]:
-    """The tile of a block in a kernel without stream-K, with every `parallel_blocks`-th (`gridDim.y`) KV step."""
+    """The tile of a block in a kernel without stream-K; the block does one KV step of every `parallel_blocks`."""
     jt, turn, zt = blockIdx
     tile = tile_at(zt * grid.iter_j + jt, grid)
     limit = _limit(tile, limits)
@@ -191,7 +191,7 @@ def share_of(block: BlockWork, grid: Grid, parallel_blocks: int, limits: Limits 
 
 
 def limits_of(blocks: tuple[BlockWork, ...]) -> dict[tuple[int, int], int]:
-    """The KV step at which the scanned mask ends each query tile, from the blocks that report it."""
+    """The KV step at which the scanned mask ends each query tile, from the blocks that report this step."""
     works = (work for block in blocks for work in block.tiles)
     return {(work.sequence, work.jt): work.kb0_limit for work in works if work.kb0_limit is not None}
 

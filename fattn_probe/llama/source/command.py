@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def list_sources() -> list[dict[str, Any]]:
-    """Every cached or pinned source, the default first; `root` and `digest` are None if it is not in the cache."""
+    """Every cached or pinned source, the default first; `root` and `digest` are None for a source outside the cache."""
     from_cache, rows = {entry.spec: (name, entry) for name, entry in store.entries().items()}, list[dict[str, Any]]()
     pinned = {f"pypi:{name}=={version}": PypiSpec(name, version).build_number for name, version in PINS}
     for spec in sorted({*pinned, *from_cache}, key=lambda spec: (spec != DEFAULT_SOURCE, spec)):
@@ -67,7 +67,7 @@ def render_details(details: Mapping[str, Any]) -> RenderableType:
     kernels = []
     pairs = [name.split(" ", 1) for name in details["kernels"]]
     for family, count in Counter(family for family, _ in pairs).items():
-        sizes: dict[str, None] = {}  # `64`, or `576/512` where K and V differ
+        sizes: dict[str, None] = {}  # `64`, or `576/512` if the sizes of K and V differ
         for DKQ, DV, *_ in ((*args.split(","), "") for kind, args in pairs if kind == family):
             sizes[f"{DKQ}/{DV}" if DV.isdigit() and DV != DKQ else DKQ] = None
         kernels.append((family, str(count), ",".join(details["case_parameters"].get(family, ())), " ".join(sizes)))

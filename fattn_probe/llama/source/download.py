@@ -29,7 +29,7 @@ def silent(what: str, done: int, total: int | None) -> None:
 def download(file: IndexFile, sha256: str | None, target: Path, progress: Progress = silent) -> None:
     """Download `file` to `target`, which appears only if the complete file has the digest `sha256`.
 
-    A broken connection is retried, and finally raises LostError; a wrong digest raises InputError.
+    A broken connection is retried, and after the last attempt raises LostError; a wrong digest raises InputError.
     """
     part = target.with_name(target.name + ".part")
     try:

@@ -1,4 +1,4 @@
-"""The corpus of historic faults: patches that restore old faults of llama.cpp, and how each must be caught."""
+"""The corpus of historic faults: patches that restore old faults of llama.cpp, and what must catch each of them."""
 
 import re
 from dataclasses import dataclass

@@ -26,8 +26,8 @@ _TEST_CASE = re.compile(r"struct\s+test_flash_attn_ext\s.*?VARS_TO_STR\d+\s*\((?
 class Features:
     """The features that distinguish the eras of the attention code.
 
-    `era` is A, B or C, or `?` for a tree without their features. The other fields hold names from the source; None if
-    the tree has none of the alternatives.
+    `era` is A, B or C, or `?` for a tree without the features of any of these eras. The other fields hold names from
+    the source; None if the tree has none of the alternatives.
     """
 
     era: str
@@ -47,8 +47,8 @@ class KernelCase:
     """A host function that launches the kernels of one shape, as template-instances/ declares it.
 
     `family` is mma, tile or vec; `args` are the macro's arguments: mma (DKQ, DV, ncols1, ncols2), tile (DKQ, DV), vec
-    (D, type_K, type_V); `file` is the .cu file's name, `fattn-mma-f16-instance-ncols1_8-ncols2_8.cu`. If only one of
-    its kernels is meant, `instance` has that kernel's template arguments.
+    (D, type_K, type_V); `file` is the .cu file's name, `fattn-mma-f16-instance-ncols1_8-ncols2_8.cu`. If the record
+    stands for only one of its kernels, `instance` has that kernel's template arguments.
     """
 
     family: str
@@ -88,7 +88,7 @@ class KernelCase:
 
 
 def read_code(path: Path) -> str:
-    """The text of a C++ file without comments; empty if there is no such file."""
+    """The text of a C++ file without comments; empty if the file does not exist."""
     return _COMMENT.sub(" ", path.read_text(errors="replace")) if path.is_file() else ""
 
 
@@ -140,7 +140,7 @@ def test_types(tests: str) -> str:
 def kernel_parameters(root: Path, pattern: str = "fattn*.cu*") -> dict[str, list[str]]:
     """The names of the template parameters of every `__global__` kernel in ggml-cuda's files, by kernel.
 
-    fattn-wmma-f16.cu and fattn-mma-f16.cuh have kernels of the same name; the former is listed as
+    fattn-wmma-f16.cu and fattn-mma-f16.cuh have kernels of the same name; the former kernel is listed as
     `fattn-wmma-f16:flash_attn_ext_f16`.
     """
     kernels: dict[str, list[str]] = {}

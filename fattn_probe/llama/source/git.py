@@ -1,4 +1,4 @@
-"""llama.cpp trees from git repositories, with the system's git; and where a checkout branched off from upstream."""
+"""llama.cpp trees from git repositories, with the system's git; and the commit where a checkout branched off."""
 
 import os
 import re
@@ -26,7 +26,7 @@ Environment = dict[str, str | None]
 
 @contextmanager
 def environment() -> Iterator[Environment]:
-    """The environment for git: of the user's settings, only those that affect the connection, not the content.
+    """The environment for git; it keeps only those user settings that affect the connection, not the content.
 
     So `url.insteadOf`, hooks, templates, filters, attributes and prompts are off, and so is the GIT_DIR that a git hook
     sets when it runs fattn-probe.
@@ -101,13 +101,13 @@ def archive_commit(spec: GitSpec, commit: str, folder: Path) -> Path:
 
 
 def build_number_of_ref(ref: str) -> str:
-    """The build number if the ref is one of llama.cpp's release tags, else `?`."""
+    """The build number if the ref is one of llama.cpp's release tags, otherwise `?`."""
     match = RELEASE_TAG.fullmatch(ref)
     return match[1] if match else "?"
 
 
 def build_number_of_folder(root: Path) -> str:
-    """The build number of a checkout: from llama.cpp's tag at its commit, else the number of commits.
+    """The build number of a checkout: from llama.cpp's tag at its commit, otherwise the number of commits.
 
     `?` if there is neither a tag nor the complete history.
     """
@@ -132,7 +132,7 @@ def commit_source(root: Path, commit: str) -> str:
 
 
 def merge_base(root: Path, ref: str, head: str = "HEAD") -> str:
-    """The merge base of a checkout's `head` with a branch or commit, as 40 digits; InputError if there is none."""
+    """The merge base of a checkout's `head` and a branch or commit, as 40 digits; InputError if there is none."""
     if git(root, "rev-parse", "--verify", "--quiet", f"{head}^{{commit}}") is None:
         raise InputError(f"{root} is not a git checkout with a commit {head}, so it has no merge base with {ref}")
     if git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}") is None:
@@ -147,7 +147,7 @@ def merge_base(root: Path, ref: str, head: str = "HEAD") -> str:
 
 
 def upstream_commit(root: Path, head: str = "HEAD", remote: str = "origin") -> str | None:
-    """The merge base of `head` with the checkout's upstream branch, else with its remote's main branch; or None."""
+    """The merge base of `head` and the checkout's upstream branch, or the remote's main branch; None without either."""
     if not (root / ".git").exists() or shutil.which("git") is None:
         return None
     for ref in ("@{upstream}", *(f"{remote}/{branch}" for branch in ("HEAD", "master", "main"))):
@@ -157,7 +157,7 @@ def upstream_commit(root: Path, head: str = "HEAD", remote: str = "origin") -> s
 
 
 def changed_files(root: Path, base: str, head: str = "") -> list[str]:
-    """The attention files that differ between a commit and `head`, or else the working tree, including new files.
+    """The attention files, new ones included, that differ between a commit and `head` (by default the working tree).
 
     Attention files are `fattn*`, their template instances, and the files of ggml-cuda that these include. The names are
     relative to ggml-cuda.

@@ -24,7 +24,7 @@ SDIST_ENDING = ".tar.gz"
 
 @dataclass(frozen=True)
 class IndexFile:
-    """A file on the index; `sha256` is the digest that the index gives, or None."""
+    """A file on the index; `sha256` is the digest on the index, or None."""
 
     filename: str
     url: str

@@ -82,7 +82,7 @@ class FileDiff:
 
 
 def shipped() -> list[Patch]:
-    """Every patch that comes with fattn-probe; a patch with a file for each of several eras appears once for each."""
+    """Every patch that comes with fattn-probe; a patch that has files for several eras appears once for each era."""
     return [load(path) for path in files("patch")]
 
 
@@ -99,8 +99,8 @@ def load(path: Path) -> Patch:
 def find(name_or_file: str, tree: Tree) -> Patch:
     """The patch for this tree, given by its path or by the name of a shipped patch.
 
-    If several files have the name, the first that applies is used. InputError for an unknown name, or if the patch's
-    `fits` does not include the tree's era.
+    If several files have the name, the first one that applies is used. InputError for an unknown name, or if the
+    patch's `fits` does not include the tree's era.
     """
     if not name_or_file:
         raise InputError("the name is empty: name a shipped patch, or a path")
@@ -164,7 +164,7 @@ def apply(patch: Patch, overlay_root: Path) -> list[Path]:
 def plan(patch: Patch, root: Path, before: Mapping[Path, str | None] = MappingProxyType({})) -> dict[Path, str | None]:
     """The new content of each changed file, None for a deleted one; writes nothing.
 
-    `before` has the files as changed by earlier patches; the result includes them.
+    `before` has the files that earlier patches changed, with their new content; the result includes these files.
     """
     contents = dict(before)
     for diff in parse(patch):
@@ -197,7 +197,7 @@ def patched(patch: Patch, diff: FileDiff, content: str | None) -> str | None:
 
 
 def mismatch(diff: FileDiff, hunk: Hunk, lines: Sequence[str], nominal: int, places: Sequence[int]) -> str:
-    """The reason why a hunk does not apply: the first line that differs, or several places that match."""
+    """The reason why a hunk does not apply: its first line that differs, or the several places that match."""
     start = f"hunk {hunk.number} does not apply to {diff.path}"
     if places:
         stands = ", ".join(str(place + 1) for place in places)
@@ -215,7 +215,7 @@ def parse(patch: Patch) -> list[FileDiff]:
     import whatthepatch
 
     sizes = [(int(match["old"] or 1), int(match["new"] or 1)) for match in _HUNK.finditer(patch.text)]
-    try:  # file by file: without a `diff` line, whatthepatch takes a second file for more hunks of the first
+    try:  # file by file: without a `diff` line, whatthepatch reads a second file as more hunks of the first one
         parsed = [diff for part in _FILE.split(patch.text)[1:] for diff in whatthepatch.parse_patch(part)]
     except (whatthepatch.exceptions.WhatThePatchException, ValueError, AssertionError) as error:
         raise InputError(f"patch {patch.path} is not a unified diff: {error}") from error

@@ -1,7 +1,7 @@
 """The values of `--source`: a release on a Python package index, a git commit, or a folder; and the known releases.
 
-`releases.csv` lists the releases on the package index that contain the attention kernels in their present form, with
-llama.cpp's build number, or its commit if the project states only that.
+`releases.csv` lists the releases on the package index that contain the attention kernels in their present form, each
+with llama.cpp's build number, or with its commit if the project states only the commit.
 """
 
 import csv
@@ -66,7 +66,7 @@ PINS = {
 RELEASE_TAG = re.compile(r"b(\d+)")  # llama.cpp tags every build as b<build number>
 _PYPI = re.compile(r"pypi:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9][A-Za-z0-9.!+_-]*)")
 _GIT_URL = re.compile(r"git\+(?P<url>(?:file|https)://[^@]+)@(?P<ref>.+)")
-_REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/-]*")  # never starts with a dash, which git would read as an option
+_REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/-]*")  # no dash first: git would read it as an option
 _CALENDAR = re.compile(r"20\d\d\.\d+\.(?P<build>\d+)(\.\d+)?")
 
 
@@ -79,7 +79,7 @@ class PypiSpec:
 
     @property
     def build_number(self) -> str:
-        """The llama.cpp build number, from a calendar version of xllamacpp or from releases.csv; else `?`."""
+        """The llama.cpp build number, from a calendar version of xllamacpp or from releases.csv; `?` if unknown."""
         match = _CALENDAR.fullmatch(self.version) if self.name == "xllamacpp" else None
         listed = (release.build for release in releases() if release.source == f"pypi:{self.name}=={self.version}")
         return match["build"] if match else str(next(listed, None) or "?")
@@ -140,7 +140,7 @@ def parse_spec(text: str) -> Spec:
 
 
 def checked_ref(text: str, ref: str) -> str:
-    """The ref, checked so that git cannot read it as anything else; InputError if it is not a valid name."""
+    """The ref, checked so that git can only read it as a ref; InputError if it is not a valid name."""
     if _REF.fullmatch(ref) and ".." not in ref:
         return ref
     raise InputError(f"source {text!r}: {ref!r} is not a commit, tag or branch name")

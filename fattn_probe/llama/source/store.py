@@ -1,6 +1,6 @@
 """Resolve `--source` to a llama.cpp tree on this machine; the tree of a release or a commit is fetched to the cache.
 
-There, each source has a read-only tree and a record beside it.
+In the cache, each source has a read-only tree, with a record beside it.
 """
 
 from collections.abc import Callable
@@ -107,7 +107,7 @@ def resolve(spec: str, progress: "Progress | None" = None, *, models: bool = Fal
     """The tree that a source specification names, fetched if it is not in the cache.
 
     `progress` is called during a download; with `models`, the tree must have libllama; with `unverified`, a download
-    need not have a sha256. InputError for a wrong specification, release or archive; LostError for a network failure.
+    may lack a sha256. InputError for an invalid specification, release or archive; LostError for a network failure.
     """
 
     def cached(name: str, build_number: str, make: Maker) -> Tree:
@@ -145,7 +145,7 @@ def in_place(spec: str, path: Path) -> Tree:
 
 
 def fetch_release(release: PypiSpec, folder: Path, *, progress: "Progress | None", unverified: bool) -> SourceEntry:
-    """Download a release's sdist and unpack its tree; with `unverified`, the sdist need not have a sha256.
+    """Download a release's sdist and unpack its tree; with `unverified`, the sdist may lack a sha256.
 
     fattn-probe reads the index itself, because `pip download` would run the sdist's build backend, untrusted code, to
     read its metadata.

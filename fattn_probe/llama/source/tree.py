@@ -17,10 +17,10 @@ OUTSIDE_GGML = frozenset({"LICENSE", "tests"})
 # docs and the server, a tree would be ten times as large.
 KEPT_FILES = frozenset({"LICENSE", "ggml/CMakeLists.txt", "tests/test-backend-ops.cpp"})
 KEPT_FOLDERS = ("cmake", "ggml/cmake", "ggml/include", "ggml/src/ggml-cpu", "ggml/src/ggml-cuda")
-FLAT_FOLDER = PurePosixPath("ggml/src")  # only the files directly in it; its subfolders are the backends
+FLAT_FOLDER = PurePosixPath("ggml/src")  # only the files directly in this folder; its subfolders are the backends
 MODEL_LANDMARK = PurePosixPath("src/llama.cpp")
 MODEL_FOLDERS = ("include", "src")
-"""The additional folders needed to build libllama. They have a separate digest, and ggml's repository lacks them."""
+"""The additional folders needed to build libllama. They have a separate digest, and are not in ggml's repository."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Tree:
     """A source; `root` is llama.cpp's folder, and is never written to.
 
     `build_number` is llama.cpp's (as in tag b11549), `?` if unknown. `digest` is the sha256 of the paths and contents
-    of the kept files without those of libllama, so trees with equal digests build the same kernels.
+    of the kept files, except those of libllama, so trees with equal digests build the same kernels.
     """
 
     spec: str
@@ -54,13 +54,13 @@ def kept_files(root: Path) -> Iterator[PurePosixPath]:
 
 
 def model_files(root: Path) -> Iterator[PurePosixPath]:
-    """The files of libllama in a tree, sorted by path; none if the tree lacks libllama."""
+    """The files of libllama in a tree, sorted by path; empty if the tree does not contain libllama."""
     if has_models(root):
         yield from relative_files(root, (path for folder in MODEL_FOLDERS for path in (root / folder).rglob("*")))
 
 
 def has_models(root: Path) -> bool:
-    """Whether a tree has libllama's source, which ggml's own repository lacks."""
+    """Whether a tree has libllama's source; ggml's own repository does not."""
     return (root / MODEL_LANDMARK).is_file()
 
 

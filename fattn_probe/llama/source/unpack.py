@@ -62,9 +62,9 @@ def unpack(archive: Path, target: Path) -> None:
 
 
 def find_prefix(archive: Path, members: list[tarfile.TarInfo]) -> tuple[PurePosixPath, bool]:
-    """The folder of llama.cpp in the archive, the shallowest if there are several, and False.
+    """The folder of llama.cpp in the archive (the shallowest if there are several), and False.
 
-    Without llama.cpp, the folder of ggml in the layout of its own repository, and True.
+    In an archive without llama.cpp: the folder of ggml in the layout of its own repository, and True.
     """
     for member in members:
         path = PurePosixPath(member.name)
@@ -84,7 +84,7 @@ def find_prefix(archive: Path, members: list[tarfile.TarInfo]) -> tuple[PurePosi
 def kept_members(
     members: list[tarfile.TarInfo], prefix: PurePosixPath, ggml: bool
 ) -> Iterator[tuple[tarfile.TarInfo, PurePosixPath]]:
-    """The files to write, each with its path in the tree; `ggml`: the archive has the layout of ggml's repository."""
+    """The files to write, each with its path in the tree; `ggml` means that the archive has ggml's own layout."""
     for member in members:
         path = PurePosixPath(member.name)
         if member.isdir() or not path.is_relative_to(prefix) or path == prefix:

@@ -27,7 +27,7 @@ from fattn_probe.machine.debug.protocol import (
     without_parameters,
 )
 
-FRAMES = 8  # how many frames to search: launch_fattn and its callers
+FRAMES = 8  # the number of frames to search: launch_fattn and its callers
 HEADERS = (".h", ".hpp", ".cuh")
 
 
@@ -81,11 +81,11 @@ class InProcess(Debugger):
         pcs: set[int] = set()
         for table in filter(None, (frame.find_sal().symtab for frame in _frames(FRAMES))):
             if PurePosixPath(table.filename).name == file:
-                # the code of the line, or of the next line that has code: a call's code may begin at its arguments
+                # the code of the line, or of the next line with code, because a call's code may begin at its arguments
                 lines = table.linetable()
                 behind = {entry.line for entry in lines if entry.line >= int(line)}
                 pcs |= {entry.pc for entry in lines.line(min(behind)) or ()} if behind else set()
-            if not table.filename.endswith(HEADERS):  # this is the unit's source: callers are in other units
+            if not table.filename.endswith(HEADERS):  # this is the unit's source file: callers are in other units
                 break
         starts: dict[str, int] = {}
         for pc in pcs:
@@ -129,7 +129,7 @@ class InProcess(Debugger):
             lines.delete()
 
     def sweep(self, readings: Mapping[int, Sequence[str]]) -> tuple[list[Hit], StopRecord]:
-        """Continue to the first stop that is at none of these breakpoints; at these, read values without stopping."""
+        """Continue to the first stop that is at none of these breakpoints, where values are read without stopping."""
         hits: list[Hit] = []
 
         def read(number: int) -> bool:
@@ -146,9 +146,9 @@ class InProcess(Debugger):
                 del self._points[number].stop
 
     def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
-        """The values of expressions in frame `level`, as gdb prints them; None for those that cannot be evaluated."""
+        """The values of expressions in frame `level`, as gdb prints them; None where there is no value."""
         if level == 0 and (self._in_kernel or not self._selected):
-            # without a `gdb.Frame`, see `_here`; on a GPU, a frame takes 2 ms
+            # without a `gdb.Frame` (see `_here`), which takes 2 ms on a GPU
             return [_text(None, expression) for expression in expressions]
         with _frame(level) as frame:
             return [_text(None if self._in_kernel else frame, expression) for expression in expressions]
@@ -229,14 +229,14 @@ def _frame(level: int) -> Iterator[gdb.Frame]:
 
 
 def _text(frame: gdb.Frame | None, expression: str) -> str | None:
-    """The text of a value; a variable is first looked up in the frame, ten times as fast as evaluating an expression.
+    """The text of a value; a variable is first looked up in the frame, which is ten times as fast as an evaluation.
 
     cuda-gdb 13.0 dies of an internal error if a device frame lacks the variable, so `frame` is None in device code.
     """
     value: gdb.Value | None = None
     try:
         if frame is not None and expression.isidentifier():
-            with suppress(ValueError):  # not a local variable, but perhaps a global one
+            with suppress(ValueError):  # not a local variable, but perhaps a global variable
                 value = frame.read_var(expression)
         value = gdb.parse_and_eval(expression) if value is None else value
         return str(value.format_string(deref_refs=True))

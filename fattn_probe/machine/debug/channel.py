@@ -29,7 +29,7 @@ PROMPT = "(gdb)"
 
 @dataclass(frozen=True)
 class Reply:
-    """The reply to one command: `kind` is done, running, error, exit or connected.
+    """The debugger's reply to one command: `kind` is done, running, error, exit or connected.
 
     `console` is the command's output, `log` the debugger's messages. `stopped` is the last `*stopped` record before the
     reply, and `hits` are the unparsed `=breakpoint-modified` records.
@@ -216,7 +216,7 @@ class Channel:
             self._transcript.write(f"{mark}{line}\n")
 
     def _ending(self) -> str:
-        """A description of how the process ended; its terminal is closed."""
+        """A description of how the process ended, after its terminal is closed."""
         if rest := b"".join(self._partial).decode(errors="replace").strip():
             self._note("< ", rest)
         limit = time.monotonic() + 1.0
@@ -233,7 +233,7 @@ def prepare() -> None:
 
     Raw mode means no echo, no limit of 4096 bytes per line, and no translation of `\\n` to `\\r\\n`.
     """
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # including the hard limit, because gdb raises the soft one
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # including the hard limit, because gdb raises the soft limit
     tty.setraw(0, termios.TCSANOW)
 
 

@@ -42,7 +42,7 @@ def function_at(pc: int) -> str:
 
 @dataclass
 class Place:
-    """A function in which `next` is used: the line of the last stop in it, and the addresses of its lines."""
+    """A function in which `next` is used: the line of the last stop in the function, and the addresses of its lines."""
 
     function: str
     file: str
@@ -52,10 +52,10 @@ class Place:
 
 
 class Lines:
-    """Breakpoints at the lines of functions; each hit calls `advance`, and stops unless that returns `next`.
+    """Breakpoints at the lines of functions; each hit calls `advance`, and stops unless `advance` returns `next`.
 
-    gdb's own `next` steps single instructions, and takes 1 ms per line. Like `next`, this ignores more code of the
-    current line, unless a called function returns to the line's first instruction.
+    gdb's own `next` steps single instructions, and takes 1 ms per line. Like `next`, this passes over further code of
+    the current line, unless a called function returns to the line's first instruction.
     """
 
     def __init__(self, advance: Advance) -> None:
@@ -97,7 +97,7 @@ class Lines:
             if line != before and start != pc:
                 self._insert(start, place, line)
         try:  # a breakpoint at the return address too, if a line starts there in a caller where `next` is used
-            gdb.execute("select-frame 1")  # not a `gdb.Frame`: gdb would read its caller's unit
+            gdb.execute("select-frame 1")  # not a `gdb.Frame`: gdb would read the caller's unit
         except gdb.error:  # the outermost function
             return
         pc = int(gdb.parse_and_eval("$pc"))

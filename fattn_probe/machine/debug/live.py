@@ -19,7 +19,7 @@ from fattn_probe.machine.debug.protocol import without_parameters
 
 
 def half_value(value: gdb.Value) -> float:
-    """The number in a 16-bit float: bf16 if the type's name says so, else f16."""
+    """The number in a 16-bit float: bf16 if the type's name contains this word, otherwise f16."""
     fields = {field.name: field for field in value.type.strip_typedefs().fields()}
     name = "bits" if "bits" in fields else "__x"
     bits = int(value[name]) & 0xFFFF
@@ -100,12 +100,12 @@ MACHINERY = re.compile(r"(^|/)native/sim/|/include/c\+\+/")
 
 
 class ShortFrame(FrameDecorator):
-    """A frame whose function is shown without parameter types, of which a kernel has up to 40."""
+    """A frame whose function is shown without parameter types; a kernel has up to 40 of these."""
 
     def function(self) -> str | None:
         """The function's name, such as `flash_attn_ext_f16<64, 64, 8, 8, false, false, false>`."""
         name = super().function()
-        if not isinstance(name, str):  # without a name, the function is an address
+        if not isinstance(name, str):  # a function without a name is an address
             return name
         return without_parameters(name).replace("ggml_cuda_mma::", "")
 
@@ -119,7 +119,7 @@ class LaunchFilter:
 
     def filter(self, iterator: Iterator[Any]) -> Iterator[FrameDecorator]:
         """The frames to show."""
-        for at, frame in enumerate(iterator):  # address 0: beyond a fiber's first frame
+        for at, frame in enumerate(iterator):  # address 0 comes after a fiber's first frame
             if at == 0 or not (frame.address() == 0 or MACHINERY.search(str(frame.filename() or ""))):
                 yield ShortFrame(frame)
 
@@ -185,8 +185,8 @@ def tile_lines(plan: dict[str, Any]) -> Iterator[str]:
 def nearest(name: str) -> str | None:
     """A variable's value in the innermost frame that has it; None if no frame does.
 
-    Empty if it is not set yet, because its declaration is on the current line or later. The lookup goes through the
-    blocks' symbols, because `read_var` of a missing variable crashes cuda-gdb 13.0.
+    Empty if the variable is not set yet, because its declaration is on the current line or later. The lookup goes
+    through the blocks' symbols, because `read_var` of a missing variable crashes cuda-gdb 13.0.
     """
     frame: gdb.Frame | None = gdb.selected_frame()
     while frame is not None and KERNEL in (frame.name() or ""):

@@ -36,7 +36,7 @@ REASONS: Mapping[str, Reason] = {
 }
 """The kind of stop for each MI reason; any other reason is a `step`."""
 HIT = re.compile(r'bkpt=\{number="(\d+)".*?times="(\d+)"')
-BY_TEXT = 8192  # up to this many bytes, reading memory as text is faster than by a file
+BY_TEXT = 8192  # up to this many bytes, memory is faster to read as text than through a file
 REFERENCE = re.compile("@0x[0-9a-f]+")  # MI prints only this for a reference
 
 
@@ -57,9 +57,9 @@ class OverMI(Debugger):
         return int(self._insert(location, condition)["number"])
 
     def insert_near(self, location: str, condition: str = "") -> list[int]:
-        """Set breakpoints on a line in all compilation units, because MI cannot select one; one breakpoint per address.
+        """Set breakpoints, one per address, on a line in all compilation units, because MI cannot select one unit.
 
-        A single breakpoint would be slow: MI reports each hit with all locations, which takes 70 ms for 90 of them.
+        A single breakpoint would be slow: MI reports each hit with all locations, which takes 70 ms for 90 locations.
         """
         found = self._insert(location)
         places = found.get("locations", ())
@@ -86,7 +86,7 @@ class OverMI(Debugger):
         return self._stop(reply.stopped, reply)
 
     def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
-        """The values of expressions in frame `level` (0: newest), as gdb prints them; None if one has no value."""
+        """The values of expressions in frame `level` (0: newest), as gdb prints them; None where there is no value."""
         values = self._values(expressions, level)
         references = [at for at, value in enumerate(values) if value is not None and REFERENCE.fullmatch(value)]
         objects = self._values([f"*&({expressions[at]})" for at in references], level) if references else []
@@ -132,7 +132,7 @@ class OverMI(Debugger):
     def _in_frame(self, level: int, commands: Sequence[str]) -> list[Reply]:
         """Send commands for a frame, selecting it first, because a console command may have selected another one.
 
-        gdb takes the number of a missing frame for an address, so the depth of the stack is checked first.
+        gdb reads the number of a missing frame as an address, so the depth of the stack is checked first.
         """
         if level == 0:
             return self.session.commands(["-stack-select-frame 0", *commands])[1:]

@@ -1,4 +1,4 @@
-"""The debugger operations that an inspection needs; implemented in gdb's Python and, from outside, over MI.
+"""The debugger operations that an inspection needs, implemented both in gdb's Python and, from outside, over MI.
 
 This module and the procedures import only the standard library, because gdb's own Python loads them too.
 """
@@ -61,8 +61,8 @@ class Debugger(Protocol):
     def insert_near(self, location: str, condition: str = "") -> list[int]:
         """Set breakpoints on `file:line` in the compilation units of the frames above; returns their numbers.
 
-        A template's line is in as many units as there are instances, and finding them all takes seconds. A debugger
-        that cannot select a unit uses all of them.
+        A line of a template is in as many units as the template has instances, and finding all of them takes seconds. A
+        debugger that cannot select a unit sets breakpoints in all units.
         """
         ...
 
@@ -84,7 +84,7 @@ class Debugger(Protocol):
         return stop
 
     def sweep(self, readings: Mapping[int, Sequence[str]]) -> tuple[list[Hit], StopRecord]:
-        """Continue to the first stop that is at none of these breakpoints; at these, read values without stopping.
+        """Continue to the first stop that is at none of these breakpoints, where values are read without stopping.
 
         `readings` has the expressions of each breakpoint. Inside the debugger, this is several times faster than stops.
         """
@@ -94,7 +94,7 @@ class Debugger(Protocol):
         return hits, stop
 
     def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
-        """The values of expressions in frame `level` (0: newest), as gdb prints them; None if one has no value."""
+        """The values of expressions in frame `level` (0: newest), as gdb prints them; None where there is no value."""
         ...
 
     def refusal(self, expression: str) -> str:

@@ -29,7 +29,7 @@ ENVIRONMENT = {
     "LANGUAGE": "C",
     "SHELL": "/bin/sh",  # gdb starts the program with this shell, so `set args` needs its quoting
 }
-NOT_INHERITED = ("PYTHONHOME", "PYTHONPATH")  # these are for our own Python, not for the debugger's
+NOT_INHERITED = ("PYTHONHOME", "PYTHONPATH")  # these are for our own Python, not for the Python in the debugger
 SETTINGS = (
     "confirm off",
     "pagination off",
@@ -37,7 +37,7 @@ SETTINGS = (
     "height 0",
     "breakpoint pending on",
     "debuginfod enabled off",
-    "debug-file-directory",  # empty: skips the C library's separate symbols, which take 0.25 s to read
+    "debug-file-directory",  # empty: skips the separate symbols of the C library, which take 0.25 s to read
     "style enabled off",
     "host-charset UTF-8",
     "startup-with-shell on",
@@ -71,10 +71,10 @@ class DebugSession:
 
     `debugger` is a command line (`["gdb"]`). `env` is added to the environment of the debugger and so of the program.
     The program runs with `args` and an empty stdin; `stdout` and `stderr` go to files. `deadline` is the time limit in
-    seconds of each command without a separate one. If the debugger exits early or a command exceeds its deadline, all
-    processes are killed, and LostError is raised. Before that, the debugger has `grace` seconds to stop the program and
-    report where it is, and as long again to quit, because killing a GPU's debugger should be avoided. `transcript` is a
-    file for the dialogue; `folder` is temporary and belongs to the session.
+    seconds for each command without a separate limit. If the debugger exits early or a command exceeds its deadline,
+    all processes are killed, and LostError is raised. Before that, the debugger has `grace` seconds to stop the program
+    and report its place, and the same time again to quit, because killing a GPU's debugger should be avoided.
+    `transcript` is a file for the dialogue; `folder` is temporary and belongs to the session.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class DebugSession:
         return read_reply(token, (self._channel.line(limit) for _ in itertools.count()))
 
     def _until_stopped(self, deadline: float | None) -> Reply:
-        """Wait for the stop by sending a command, which the debugger answers only after the program has stopped."""
+        """Wait for the program to stop: send a command, which the debugger answers only after the stop."""
         self._token += 1
         self._write([f"{self._token}-gdb-show confirm"])
         return self._reply(self._token, self.deadline if deadline is None else deadline)

@@ -24,7 +24,7 @@ Launches = Mapping[str, tuple[LaunchRecord, ...]]
 
 @dataclass(frozen=True)
 class Base:
-    """A base: the options that run it, and its name; `missing` is the reason why it is unavailable, or empty."""
+    """A base: the options that run it, and its name; `missing` is the reason why the base is unavailable, or empty."""
 
     options: RunOptions
     words: str
@@ -63,7 +63,7 @@ def base_of(options: RunOptions) -> Base | None:
 
     With patches, it is the same source without them. For a checkout, it is the merge base with the upstream branch, if
     its content differs. Otherwise, it is the pinned release with the tree's build number, or the default release. None
-    if no base has different content, and for a local commit.
+    for a local commit, and if every base has the same content as the source.
     """
     tree = options.tree
     if tree is None or options.build is not None or not options.beside_base:

@@ -36,7 +36,7 @@ from fattn_probe.llama.launch.selection import Selection
 from fattn_probe.machine.run.outcome import Ran, read_dst
 
 LARGE = 1 << 30
-"""Inputs of at least this many bytes are kept in a file, not in memory."""
+"""Inputs with at least this many bytes are kept in a file, not in memory."""
 
 
 class FiledInputs(dict[str, Bytes]):
@@ -79,7 +79,7 @@ def inputs_of(case: Case) -> Iterator[Mapping[str, Bytes]]:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A part of an op: the blocks to run on a simulated GPU (a real GPU runs all), and the `rows` of dst to read.
+    """A part of an op: the blocks to run on a simulated GPU (a real GPU runs them all), and the `rows` of dst to read.
 
     Each line of `rows` is the (sequence, query, head) of a row of dst.
     """

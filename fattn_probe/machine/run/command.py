@@ -49,12 +49,12 @@ class Done:
 
     @property
     def problem(self) -> str:
-        """The reason why there is no output; empty if there is one."""
+        """The reason why there is no output; empty if there is an output."""
         return "" if isinstance(self.result, Capture | Ran) else describe(self.result)
 
 
 def describe(outcome: RunOutcome) -> str:
-    """A description of how a run ended, with the stack if there is one."""
+    """A description of how a run ended, with the stack if it is known."""
     match outcome:
         case Ran():
             return "ran"
@@ -142,7 +142,7 @@ def render_plan(done: Sequence[Done]) -> RenderableType:
 def launch_table(
     done: Sequence[Done], columns: tuple[str, ...], cells: Callable[[Done, int], tuple[str, ...]]
 ) -> Table:
-    """A table with a row for each launch: kernel, grid, block, dynamic shared memory, more cells; or one for a case."""
+    """A table with a row per launch, at least one per case: kernel, grid, block, dynamic shared memory, more cells."""
     rows = []
     for item in done:
         launches = [

@@ -2,8 +2,8 @@
 
 As long as this digest is the same, a case's output cannot change, whatever was edited. The relocations of each section
 are followed, in the same object or to the first object of the link that defines the symbol, because copies of an inline
-function differ with their objects' flags. Debug information is left out; a line number counts only if a call passes it,
-as `__syncthreads()` does.
+function differ if their objects were compiled with different flags. Debug information is left out; a line number counts
+only if a call passes it, as `__syncthreads()` does.
 """
 
 import struct
@@ -29,12 +29,12 @@ from fattn_probe.machine.run.prepare import known_cases
 BODY = f"_ZN{len(BODIES)}{BODIES}"
 """Prefix of the symbols of kernel bodies."""
 GENERATED = "obj/generated/"
-"""The folder of the stubs, whose code does not matter: a run that calls one ends."""
+"""The folder of the stubs, whose code does not matter, because a run that calls a stub ends."""
 HEADER, SYMBOL, RELOCATION = (struct.Struct(words) for words in ("<IIQQQQIIQQ", "<IBBHQQ", "<QQq"))
 SYMBOLS, RELOCATIONS, NO_BITS, AT_LOAD = 2, 4, 8, (14, 16)
 """Types of sections."""
 ALLOCATED, MERGED, STRINGS = 0x2, 0x10, 0x20
-"""Flags of sections: loaded to memory; literals, which the linker merges if equal; strings."""
+"""Flags of sections: loaded into memory; literals, which the linker merges if they are equal; strings."""
 LOCAL, GLOBAL = 0, 1
 UNDEFINED, RESERVED = 0, 0xFF00
 UNWINDING = (".eh_frame", ".note")
@@ -56,7 +56,7 @@ class Section:
 class ObjectCode:
     """An object: its loaded sections by number, and for each symbol its section and whether it is weak.
 
-    `at_load`: some of its code runs when it is loaded.
+    `at_load` means that some of its code runs when it is loaded.
     """
 
     sections: Mapping[int, Section]
@@ -72,7 +72,7 @@ class ObjectReader:
             raise ValueError("not a 64-bit ELF file")
         self.data = data
         (start,), (number, names) = struct.unpack_from("<Q", data, 40), struct.unpack_from("<HH", data, 60)
-        first = HEADER.unpack_from(data, start)  # holds numbers that are too large for the file's header
+        first = HEADER.unpack_from(data, start)  # it holds numbers that are too large for the file's header
         number, names = number or first[5], first[6] if names == 0xFFFF else names
         self.headers = [HEADER.unpack_from(data, start + index * HEADER.size) for index in range(number)]
         self.names = [self.text(self.headers[names][4] + header[0]) for header in self.headers]
@@ -120,7 +120,7 @@ class ObjectReader:
             if binding == LOCAL and UNDEFINED < section < RESERVED:
                 header = self.headers[section]
                 start, size, strings = header[4] + value, header[9], header[2] & STRINGS
-                if header[2] & MERGED and name and not (strings and size > 1):  # by its content, not its place
+                if header[2] & MERGED and name and not (strings and size > 1):  # by content, not by place
                     size = self.data.index(b"\0", start) + 1 - start if strings else size
                     said = self.data[start : start + size].hex()
                 else:
@@ -145,7 +145,7 @@ def read_object(path: Path) -> ObjectCode:
 
 
 def is_added(path: str) -> bool:
-    """Whether only some runs execute an object's code: that of kernel bodies, and of functions that launch them."""
+    """Whether only some runs execute an object's code: kernel bodies, and functions that launch them."""
     return CASE_PREFIX in path
 
 
@@ -153,9 +153,9 @@ def is_added(path: str) -> bool:
 class ExecutedCode:
     """The code of a build's runner and of its libraries.
 
-    Every run executes the objects for which `is_added` is false, and of the other objects those that its launches need:
-    `launchers` has the symbols of host functions that launch kernels, by the name of the kernel case, and `bodies`
-    those of kernel bodies, by name and template arguments. `cases` are the tree's kernel cases.
+    Every run executes the objects for which `is_added` is false, and those others that its launches need.
+    `launchers` has the symbols of host functions that launch kernels, by the name of the kernel case; `bodies` has the
+    symbols of kernel bodies, by name and template arguments. `cases` are the tree's kernel cases.
     """
 
     libraries: Sequence[Mapping[str, ObjectCode]]
@@ -203,7 +203,7 @@ class ExecutedCode:
             if family := BY_KERNEL.get(launch.kernel):
                 case = instance_of(family, launch.values, self.cases)
                 wanted.append(self.launchers.get(case.whole.name) if case else None)
-            if family or any(launch.kernel == kernel for kernel, _ in self.bodies):  # else it is in the host's objects
+            if family or any(launch.kernel == kernel for kernel, _ in self.bodies):  # else it is in host objects
                 wanted.append(self.bodies.get((launch.kernel, launch.values)))
         roots = () if None in wanted else tuple(sorted({name for name in wanted if name}))
         if roots and roots not in self._digests and self._is_told_apart:
@@ -224,7 +224,7 @@ class ExecutedCode:
 
     @cached_property
     def _places(self) -> list[dict[str, tuple[int, int]]]:
-        """For each library, the object and section of every symbol: first strong definition, else first weak one.
+        """For each library, the object and section of every symbol: first strong definition, or else first weak one.
 
         A symbol that the library does not define resolves to the first library that defines it.
         """
@@ -241,7 +241,7 @@ class ExecutedCode:
     def _is_told_apart(self) -> bool:
         """Whether kernels, their host functions and the rest are separate, so that digests are valid.
 
-        Then a kernel takes inline functions only from kernels linked before it, so its code stays the same while the
+        If so, a kernel takes inline functions only from kernels linked before it, so its code does not change while the
         build grows; and only the rest calls functions that launch kernels.
         """
         kernels, others, called = set[str](), set[str](), set[str]()
@@ -263,7 +263,8 @@ class ExecutedCode:
     def _followed(self, start: Iterable[tuple[int, int]], roots: Sequence[str]) -> Iterator[str]:
         """The digests of sections and of everything that they refer to, and the references between them.
 
-        Code that every run executes is not followed; of kernels and the functions that launch them, only `roots` are.
+        Code that every run executes is not followed. Of kernels and functions that launch them, only `roots` are
+        followed.
         """
         places = list(dict.fromkeys(start))
         numbers = {place: number for number, place in enumerate(places)}

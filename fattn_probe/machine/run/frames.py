@@ -27,7 +27,7 @@ MACHINERY = re.compile(
 )
 MOST_FRAMES = 8
 MOST_ARGUMENTS = 40
-"""Longer template arguments are not shown; those of an mma iteration would take 15 lines."""
+"""Longer template arguments are not shown, because those of an mma iteration would take 15 lines."""
 
 
 def short_kernel(signature: str) -> str:
@@ -50,7 +50,7 @@ def shortened(found: Finding) -> Finding:
 
 
 def describe_finding(found: Finding) -> str:
-    """The finding as text: a line with the message, one with kernel, block and thread, then a line per frame."""
+    """The finding as text: a line with the message, a line with kernel, block and thread, then a line per frame."""
     place = replace(shortened(found), file="").place
     return "\n  ".join([headline(found), *[f"in {place}"] * bool(place), *brief_frames(found.frames)])
 
@@ -111,7 +111,7 @@ def short_function(name: str) -> str:
 def symbolised(found: Finding) -> Finding:
     """The finding with symbolised frames (function and line), from the kernel's line outwards.
 
-    If there is an earlier place, the message ends with it.
+    If the finding has an earlier place, the message ends with that place.
     """
     if not found.frames:
         return found
@@ -128,8 +128,8 @@ def symbolised(found: Finding) -> Finding:
 def symbolise(frames: Sequence[str]) -> tuple[str, ...]:
     """Turn `module+0xoffset` into `function at file:line`, with inlined functions, if addr2line finds them.
 
-    Builds with `g++ -g1` lack the names of inlined functions, and addr2line gives the enclosing function's name
-    instead; the correct one is taken from the source.
+    Builds with `g++ -g1` lack the names of inlined functions, and addr2line prints the enclosing function's name
+    instead; the correct name is taken from the source.
     """
     addresses = defaultdict(list)
     for frame in frames:
@@ -161,7 +161,7 @@ def named_by_source(frame: str, folder: Path) -> str:
 
 @cache
 def lines_of(path: Path) -> tuple[tuple[int, int, str], ...]:
-    """The first line, last line and name of each function that a CUDA file defines; none if the file is missing."""
+    """The first line, last line and name of each function that a CUDA file defines; empty if the file is missing."""
     if path.suffix not in (".cu", ".cuh") or not path.is_file():
         return ()
     draft = draft_of(tokenize(path.read_text(errors="replace")))
@@ -169,7 +169,7 @@ def lines_of(path: Path) -> tuple[tuple[int, int, str], ...]:
 
 
 def whole_kernels(frames: Iterable[str]) -> Iterator[str]:
-    """The frames with bodies under their names in the source, and without the functions that only call a body."""
+    """The frames, with kernel bodies named as in the source, and without the functions that only call a body."""
     inner = ""
     for frame in frames:
         function = short_function(frame.partition(" at ")[0]).partition("<")[0]
@@ -179,7 +179,7 @@ def whole_kernels(frames: Iterable[str]) -> Iterator[str]:
 
 
 def kernel_frames(frames: Sequence[str]) -> tuple[str, ...]:
-    """The frames from the innermost to the outermost that has a place outside the machinery; all if none has."""
+    """The frames from the innermost to the outermost with a place outside the machinery; all frames if none has one."""
     own = [index for index, frame in enumerate(frames) if " at " in frame and not MACHINERY.search(frame)]
     return tuple(frames[own[0] : own[-1] + 1]) if own else tuple(frames)
 

@@ -18,9 +18,9 @@ from fattn_probe.machine.run.session import Session
 KEEP = "--keep"
 ENDED = "the process ended"
 MOST_SHRUNK = 3
-"""The number of cases whose order is shrunk; each takes dozens of processes."""
+"""The number of cases whose order is shrunk, which takes dozens of processes per case."""
 Output = str
-"""A digest of a case's dst and launches; without an output, ENDED and the reason."""
+"""A digest of a case's dst and launches; for a run without an output, ENDED and the reason."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Line:
     def outputs(self, names: Sequence[str]) -> Iterator[Output]:
         """The outputs of these cases in a new process, up to the first case without an output.
 
-        LostError if the process does not start, or is killed from outside, as by the system when memory runs out.
+        LostError if the process does not start, or is killed from outside, as the system does when memory runs out.
         """
         command = self.session.command(self.target, RUNNER)
         env = {**(command.env or {}), **({"FATTN_PROBE_SIM_REUSE": "1"} if self.reuse else {})}
@@ -75,12 +75,12 @@ class Line:
                     return
 
     def last(self, names: Sequence[str]) -> Output:
-        """The output of the last case, after the others; empty if one of the others crashes the process."""
+        """The output of the last case, run after the others; empty if one of the others crashes the process."""
         found = list(self.outputs(names))
         return found[-1] if len(found) == len(names) else ""
 
     def differences(self, order: Sequence[str], expected: Mapping[str, Output]) -> Iterator[OrderDifference]:
-        """The cases of an order with an unexpected output; after a crash, a new process continues."""
+        """The cases of an order that have an unexpected output; after a crash, a new process runs the next cases."""
         start = 0
         while start < len(order):
             place = start
@@ -114,7 +114,7 @@ def ended(outcome: RunOutcome) -> Output:
 
 
 def fewest(items: Sequence[str], shows: Callable[[Sequence[str]], bool]) -> Sequence[str]:
-    """A subsequence for which `shows` is true, but no longer after removing any one item (ddmin)."""
+    """A subsequence for which `shows` is true, but false if any one item is removed (ddmin)."""
     parts = 2
     while len(items) > 1:
         size = -(-len(items) // parts)

@@ -107,8 +107,8 @@ class Finding:
 
     `kind` is the simulator's term (`out-of-bounds`, `race`, ...), the sanitizer's name, `CUDA error` or `abort`.
     `kernel` is the signature as the compiler writes it, or a short name after `shortened`; `block` and `thread` are (x,
-    y, z). `frames` begin with the innermost, at `file` and `line`. `earlier` has the frames of the other place, in a
-    race between kernels or if lanes are at two instructions. Unknown values are empty, None or 0.
+    y, z). `frames` begin with the innermost frame, at `file` and `line`. `earlier` has the frames of the other place:
+    in a race between kernels, or if lanes are at two instructions. Unknown values are empty, None or 0.
     """
 
     kind: str
@@ -140,7 +140,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Lost:
-    """No verdict: the run timed out, was killed or crashed for an unknown reason; with the stack if it is known."""
+    """No verdict: the run timed out, was killed or crashed for an unknown reason; `frames` is the stack if known."""
 
     message: str
     stack: tuple[str, ...] = ()
@@ -159,7 +159,7 @@ def parse_ending(done: Completed) -> Ending | None:
         return None
     check_program(done.stderr)
     if done.code in (MISSING_CODE, LINKER_CODE) and (match := MISSING.search(done.stderr)):
-        return Missing(match["symbol"] or match["linker"])  # from a stub, or from the dynamic linker
+        return Missing(match["symbol"] or match["linker"])  # printed by a stub, or by the dynamic linker
     # The frames that the runner prints when a signal kills it (native/runner/crash.h).
     crash = tuple(line.removeprefix(FRAME) for line in done.stderr.splitlines() if line.startswith(FRAME))
     lost = Lost(lost_message("the runner", done.code, done.stderr), crash)
@@ -207,13 +207,13 @@ def sanitizer_finding(done: Completed) -> Finding | None:
 
 
 def ggml_failure(done: Completed) -> Failed | None:
-    """An abort of ggml (`file:line: GGML_ASSERT(...) failed`, a CUDA error) or a failed graph; None if neither."""
+    """An abort of ggml (`file:line: GGML_ASSERT(...) failed`, a CUDA error) or a failed graph; None without either."""
     lines = done.stderr.splitlines()
     if done.code == SIGABRT:
         cuda = cuda_error(lines)
         aborts = [line for line in lines if ABORT.match(line)]
         if cuda or aborts:
-            # The callers of ggml_abort, printed by the gdb that ggml starts (stdout), or by backtrace_symbols (stderr).
+            # The callers of ggml_abort, printed by the gdb that ggml starts (stdout) or by backtrace_symbols (stderr).
             text = ANSI.sub("", f"{done.stdout}\n{done.stderr}")
             frames = [line for line in text.splitlines() if STACK.match(line)]
             last = max((i for i, frame in enumerate(frames) if "ggml_abort" in frame), default=-1)

@@ -43,7 +43,7 @@ class KernelsByOp:
 
     @classmethod
     def of(cls, options: RunOptions, target: Target) -> "KernelsByOp":
-        """The document for a source with its patches on a target: with the op, these determine the kernels."""
+        """The document for a source with its patches on a target, which together with the op determine the kernels."""
         return cls(on_target(of_source(options), target).kernels)
 
     @classmethod
@@ -67,9 +67,9 @@ class KernelsByOp:
 
 
 CASES_A_PROCESS = 50
-"""The number of dry runs that justify another process, which takes half a second to start."""
+"""The number of dry runs worth another process, which takes half a second to start."""
 Names = dict[str, tuple[str, ...]]
-"""By the op's digest: the names of its kernel cases, or other descriptions of its launches."""
+"""Maps an op's digest to the names of its kernel cases, or to other descriptions of its launches."""
 Items = Sequence[tuple[str, Case]]
 """Cases with the digests of their ops."""
 Read = Callable[[Tree], Callable[[Done], tuple[str, ...] | None]]
@@ -97,7 +97,7 @@ def required_kernels(session: Session, cases: Sequence[Case], target: Target) ->
 
 
 def likely_kernels(session: Session, cases: Sequence[Case], target: Target) -> list[KernelCase]:
-    """A guess of the kernel cases, without dry runs: those needed before, with other edits or patches of the source.
+    """A guess of the kernel cases, without dry runs: those needed before, with other edits or patches in the source.
 
     With this guess, kernels can compile at the same time as the host code that dry runs need.
     """
@@ -116,7 +116,7 @@ def required_sources(cases: Iterable[Case]) -> tuple[str, ...]:
 
 
 def launching_by_size(session: Session, cases: Iterable[Case], target: Target) -> tuple[str, ...]:
-    """The file that launches all kernels of the cases' head size on a simulated GPU; none for several head sizes."""
+    """The file that launches all kernels of the cases' head size on a simulated GPU; empty for several head sizes."""
     tree, sizes = session.options.tree, {(str(case.op.sizes.hsk), str(case.op.sizes.hsv)) for case in cases}
     if tree is None or target.engine != "sim" or len(sizes) > 1:
         return ()
@@ -169,9 +169,9 @@ def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: 
     """The launches of each op, from parallel dry runs: the names of its kernel cases, or the result of `read`.
 
     Kernels missing from the build are skipped, not compiled. An op whose run failed is left out. If kernels are not
-    compiled separately, a release build makes the dry runs, so that the actual build has no second host function for a
-    kernel. Ops of several head sizes run twice: the first time without the files that launch their kernels, to find out
-    which of these files they need.
+    compiled separately, a release build makes the dry runs, so that the actual build does not contain a second host
+    function for a kernel. Ops of several head sizes run twice: the first time without the files that launch their
+    kernels, to determine which of these files they need.
     """
     simulation = Simulation(dry=True, skip_kernels=True, threads=1)
     options = replace(session.options, simulation=simulation, repeat=1, warmup=0)
@@ -273,8 +273,8 @@ def kernel_key(launch: LaunchRecord) -> tuple[str, tuple[str, ...]]:
 def prepare(session: Session, work: Work, program: str = RUNNER) -> None:
     """Compile the kernels that the cases need and that their targets' builds lack, all at once for each build.
 
-    `program` will run the cases. If the likely kernels are known, they are compiled first, then those that dry runs
-    add. Otherwise, dry runs come first: they need only part of a build, and the rest is compiled together with the
+    `program` will run the cases. If the likely kernels are known, they are compiled first, followed by those that dry
+    runs add. Otherwise, dry runs come first: they need only part of a build, and the rest is compiled together with the
     kernels. A session with an existing build has nothing to prepare. A kernel that is still missing is compiled when a
     case calls it (`Session.completing`).
     """
@@ -288,7 +288,7 @@ def prepare(session: Session, work: Work, program: str = RUNNER) -> None:
     sources = required_sources(case for _, cases in here for case in cases)
     with threads(1) as beside:
         simulated = any(target.engine == "sim" for target, _ in here)
-        tables = beside.submit(unpacked_tables) if simulated else None  # half a second, once, while compilers run
+        tables = beside.submit(unpacked_tables) if simulated else None  # takes half a second, once, while compilers run
         for find in (likely_kernels, required_kernels):
             wanted: dict[tuple[str, str], list[KernelCase]] = defaultdict(list)
             for target, cases in here:
@@ -313,7 +313,7 @@ def kernels_of_build(request: BuildRequest, cases: Sequence[Case], progress: Rep
 
 
 def dry_launches(session: Session, case: Case, target: Target) -> tuple[LaunchRecord, ...]:
-    """The launches of a case, without running a kernel; none if the dry run fails, as the real run will show why.
+    """The launches of a case, without running a kernel; empty if the dry run fails, as the real run will show why.
 
     Kernels that the build lacks are compiled, because their files also contain the launches.
     """

@@ -22,7 +22,7 @@ BLOCKS_ENV = "FATTN_PROBE_BLOCKS"
 COUNTS = struct.Struct("=QQ")  # blocks done and total blocks, as native/sim/launch.cpp writes them
 POLL_SECONDS = 1.0
 LEAST_SECONDS = 2.0
-"""Shorter runs do not update the rate, because they say little about longer ones."""
+"""Shorter runs do not update the rate, because they do not predict longer runs well."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ Report = Callable[[RunProgress], None]
 
 
 def rate_of(kind: str) -> float | None:
-    """The rate of the last long run on a kind of target, in FLOP/s; None if there was none."""
+    """The rate of the last long run on a kind of target, in FLOP/s; None before the first long run."""
     try:
         rate = float(read_document(RATES, kind) or 0)
     except ValueError:
@@ -104,7 +104,7 @@ class Watch:
         return {BLOCKS_ENV: str(self.blocks.path)}
 
     def run(self, name: str, kind: str, sizes: Sizes, runs: float, execute: Callable[[], RunOutcome]) -> RunOutcome:
-        """Watch a call of `execute`, which executes an op `runs` times (0.1 for a tenth of its work).
+        """Watch a call to `execute`, which executes an op `runs` times (0.1 means a tenth of its work).
 
         `kind` names the kind of target, whose rate is stored for later runs.
         """

@@ -27,6 +27,6 @@ def version(name: str) -> str:
 
 
 def driver(file: Path = DRIVER_FILE) -> str | None:
-    """The version of the loaded NVIDIA driver; None if there is none."""
+    """The version of the loaded NVIDIA driver; None without a driver."""
     match = DRIVER.search(file.read_text()) if file.exists() else None
     return match[1] if match else None

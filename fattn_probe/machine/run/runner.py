@@ -33,7 +33,7 @@ from fattn_probe.machine.run.outcome import (
 LAUNCHES_ENV = "FATTN_PROBE_LAUNCHES"
 READY, DONE, ENDED = "fattn-runner: ready", "fattn-runner: done", "fattn-runner: ended "
 KILLED = (-signal.SIGKILL, -signal.SIGTERM)
-"""Exit codes of a process that was killed from outside, as by the system when memory runs out."""
+"""Exit codes of a process that was killed from outside, for example by the system when memory runs out."""
 SIGPROF = -27
 NO_GDB = {"DEBUGINFOD_URLS": ""}
 """When ggml aborts, it starts gdb, which must not look for debug information on the network."""
@@ -129,7 +129,7 @@ class Command:
 
 @dataclass(frozen=True)
 class BatchRunner:
-    """A running `fattn-runner --batch`, which has set up its GPU; `launches` is the file of the last case's records."""
+    """A running `fattn-runner --batch`, which has set up its GPU; `launches` has the last case's launch records."""
 
     command: Command
     running: Dialogue
@@ -138,7 +138,7 @@ class BatchRunner:
     def run(self, files: RunFiles) -> RunOutcome:
         """Run one case.
 
-        RunnerEndedError if the process exits or times out, which is not a verdict on the case, because an earlier case
+        RunnerEndedError if the process exits or times out. That is not a verdict on the case, because an earlier case
         may be the reason. A missing function, however, is an outcome.
         """
         start, alive = time.monotonic(), self.running.alive
@@ -168,12 +168,12 @@ class BatchRunner:
         """Send a `line`, unless it is empty, and wait for this answer; RunnerEndedError for a different one."""
         found = self.ask(line, self.command.timeout)
         if found != answer:
-            kill_group(self.running.process)  # its next line would belong to a different case
+            kill_group(self.running.process)  # the next line would belong to a different case
             said = f"the runner ended, or said {found!r}"
             raise RunnerEndedError(said, Failed(f"the runner said {found!r}", ()) if found else None)
 
     def ask(self, line: str, timeout: float | None) -> str:
-        """The runner's answer to a line; RunnerEndedError if there is none."""
+        """The runner's answer to a line; RunnerEndedError if it does not answer."""
         try:
             return self.running.ask(line, timeout)
         except TimedOutError as error:
@@ -255,7 +255,7 @@ class Child:
 
 @dataclass(frozen=True)
 class ForkedRunner:
-    """A running `fattn-runner --fork`: a fault stops only a child, not the runner; results go to `folder`."""
+    """A running `fattn-runner --fork`: a fault stops only the child, not the runner; results go to `folder`."""
 
     batch: BatchRunner
     folder: Path
@@ -266,7 +266,7 @@ class ForkedRunner:
         return self.batch.running.alive
 
     def run(self, case: Path, part: Path | None = None, mutant: int = 0, limit: float = 0.0) -> Child:
-        """Run a case file, or a part of it, with a mutant switched on, and at most `limit` seconds of CPU time.
+        """Run a case file, or a part of it, with a mutant switched on, and with at most `limit` seconds of CPU time.
 
         LostError if the runner itself exits, or if the child hangs.
         """
@@ -307,5 +307,5 @@ def outcome_of(done: Completed, out_file: Path, launches: tuple[LaunchRecord, ..
 
 
 def read_launches(path: Path, *, types: Types | None = None, names: Names | None = None) -> tuple[LaunchRecord, ...]:
-    """The launches of the first run; none for the CPU backend, which launches no kernels."""
+    """The launches of the first run; empty for the CPU backend, which launches no kernels."""
     return parse_launches(path.read_text(), types=types, names=names) if path.exists() else ()

@@ -114,13 +114,13 @@ class Session:
                 self.shared = None
 
     def reordered(self, number: int) -> "Session":
-        """This session with a different order of warps on simulators, since on a GPU the order varies with each run."""
+        """This session, with a different order of warps on simulators; on a GPU, the order varies with each run."""
         simulation = self.options.simulation
         other = dataclasses.replace(simulation, schedule=simulation.schedule + number)
         return dataclasses.replace(self, options=dataclasses.replace(self.options, simulation=other))
 
     def build_for(self, target: Target, program: str | None = None) -> Build:
-        """The build for a target, with `program`; made if it does not exist."""
+        """The build for a target, with `program`; it is made if it does not exist."""
         if (made := self.options.build) is not None:
             has, arch = made.manifest.fingerprint, arch_of(target) if target.device is not None else ""
             if target.engine != "cpu" and (has.engine != target.engine or arch not in ("", has.arch)):
@@ -156,7 +156,7 @@ class Session:
         request = self.request_for(target)
         try:
             compilers = find_toolchain(request.engine).versions
-        except BuildError:  # perhaps there is a finished build, made by another machine's compiler
+        except BuildError:  # there may still be a finished build, made by another machine's compiler
             return self.build_for(target).manifest
         return new_manifest(request, key_of(request, compilers), Contents())
 

@@ -22,7 +22,7 @@ TABLES = Kind("tables", "the folder of tables")
 RESOURCES = Kind("resources", "the file of kernels' resources")
 FIGURES = "figures"
 TABLE_FORMAT = b"corrections in two bits, bounds of ex2"
-"""Part of the key of the folder of unpacked tables: change it when `unpack` changes."""
+"""Part of the key of the folder of unpacked tables: change this number when `unpack` changes."""
 FRACTIONS = 1 << 23
 """Entries in the tables of ex2 and rcp: one for each significand."""
 RANGE = FRACTIONS // 1024
@@ -34,10 +34,10 @@ class Simulation:
 
     `schedule` is the seed of an adversarial order of warps; 0 means the fixed order. `threads` is the number of host
     threads, None for all cores. `dry` records launches without running kernels. With `skip_kernels`, a missing kernel
-    is named on stderr and skipped, instead of stopping the run. `counters` is the folder for the counters of a build of
-    flavour `coverage`. `reached` is the file for the numbers of the faults that a run reaches, in a build with faults
-    behind switches (`lab/detect/schema.py`). `counts` is the file to which a build of flavour `count` appends the
-    counts of each launch.
+    is named on stderr and skipped, instead of stopping the run. `counters` is the folder to which a build of flavour
+    `coverage` writes its counters. `reached` is the file to which a build with switches for faults writes the numbers
+    of the faults that a run reaches (`lab/detect/schema.py`). `counts` is the file to which a build of flavour `count`
+    appends the counts of each launch.
     """
 
     schedule: int = 0
@@ -98,7 +98,7 @@ def _tables_in(_cache: Path) -> Path:
 
 
 def pack_corrections(corrections: I8) -> bytes:
-    """Pack corrections (-1, 0 or 1, stored plus 1) into two bits each, lowest bits first: a quarter of the memory."""
+    """Pack corrections (-1, 0 or 1, stored plus 1) into two bits each, lowest bits first, to save memory."""
     fields = (corrections + 1).astype(np.uint8).reshape(-1, 4)
     packed: Bytes = np.bitwise_or.reduce(fields << np.arange(0, 8, 2, dtype=np.uint8), axis=1)
     return packed.tobytes()

@@ -40,7 +40,7 @@ typedef enum { CUBLAS_COMPUTE_16F = 64, CUBLAS_COMPUTE_32F = 68 } cublasComputeT
 
 namespace lazy_cublas {
 
-// The library's function of this name. Attention never calls one, so cuBLAS is only opened at the first call.
+// The library's function of this name. Attention calls no such function, so cuBLAS is only opened at the first call.
 __attribute__((visibility("hidden"))) void *find(const char *name);
 
 template <class Signature> struct Function;

@@ -1,10 +1,10 @@
 // Records and times the kernel launches of a real CUDA build, by interposing libcudart's functions.
 //
 // Link it into an executable that exports its symbols (-rdynamic, or --export-dynamic) and uses the shared libcudart:
-// the dynamic linker then finds these functions first, for libggml-cuda too. Each forwards to the next definition of
-// its name. Each launch appends one line of JSON to the file that FATTN_PROBE_LAUNCHES names; with FATTN_PROBE_DRY=1,
-// no kernel runs. nvcc compiles `kernel<<<...>>>(...)` to __cudaGetKernel and __cudaLaunchKernel (CUDA 13) or to
-// cudaLaunchKernel (earlier); cudaLaunchKernelEx calls cudaLaunchKernelExC.
+// the dynamic linker then finds these functions first, for libggml-cuda too. Each of them forwards to the next
+// definition of its name. Each launch appends one line of JSON to the file that FATTN_PROBE_LAUNCHES names; with
+// FATTN_PROBE_DRY=1, no kernel runs. nvcc compiles `kernel<<<...>>>(...)` to __cudaGetKernel and __cudaLaunchKernel
+// (CUDA 13) or to cudaLaunchKernel (earlier); cudaLaunchKernelEx calls cudaLaunchKernelExC.
 //
 // Compiled by the host compiler with CUDA's headers, linked with -lcudart -ldl.
 
@@ -65,8 +65,8 @@ std::string demangled(const std::string &name) {
     return result;
 }
 
-// The driver's figures for a kernel; empty if it has none, for example without code for this GPU. ggml checks the last
-// error after its launches, so a failure here must not set it, and an earlier error must be kept.
+// The driver's figures for a kernel; empty if the driver has none, for example without code for this GPU. ggml checks
+// the last error after its launches, so a failure here must not set that error, and must keep an earlier one.
 std::string resources(const void *function, dim3 block, size_t shared) {
     if (cudaPeekAtLastError() != cudaSuccess) {
         return "";

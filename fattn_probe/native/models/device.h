@@ -14,8 +14,8 @@
 // One op on a device, with the same tensors, strides, views and offsets in their roots.
 //
 // Tensors that share memory share it here too: views of one root, and an output that ggml's allocator placed over an
-// input. Each root has its own allocation. As in ggml's buffers, there is memory after a tensor, because kernels read
-// past its end without using the values; here it is unwritten, and the simulator fills it with NaN.
+// input. Each root has its own allocation. As in ggml's buffers, memory follows each tensor, because kernels read past
+// a tensor's end without using the values; here that memory is unwritten, and the simulator fills it with NaN.
 class DeviceOp {
   public:
     DeviceOp(ggml_backend_t backend, const ggml_tensor *op) : backend_(backend), context_(ggml_init(memory)) {
@@ -110,7 +110,7 @@ class DeviceOp {
     ggml_tensor *output_ = nullptr;
 };
 
-// The first device of ggml's CUDA backend. libllama is not told about it, and runs the model on the CPU.
+// The first device of ggml's CUDA backend. libllama does not know about it, and runs the model on the CPU.
 class Device {
   public:
     explicit Device(const std::set<std::string> &ops) : ops_(ops) {

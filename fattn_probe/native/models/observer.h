@@ -10,7 +10,7 @@
 #include <map>
 #include <string>
 
-// Asks the other side of the dialogue; without an answer, the other side is gone.
+// Sends a line to the other side of the dialogue, and returns the answer; throws if the other side is gone.
 inline std::string ask(const std::string &line) {
     std::cout << line << std::endl;
     std::string answer;
@@ -33,7 +33,7 @@ class Observer {
         ask(json::Object().add("step", step).str());
     }
 
-    // ggml_backend_sched_eval_callback. Returns before an op whether it is wanted, and after it whether to continue.
+    // ggml_backend_sched_eval_callback. Before an op, returns whether it is wanted; after it, whether to go on.
     static bool callback(ggml_tensor *tensor, bool before, void *observer) {
         Observer &self = *static_cast<Observer *>(observer);
         try {

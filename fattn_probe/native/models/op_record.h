@@ -94,7 +94,7 @@ class OpRecord {
 
   private:
     static constexpr size_t piece = size_t(16) << 20;
-    static constexpr size_t alignment = 256; // of CUDA's allocations: cutting keeps it
+    static constexpr size_t alignment = 256; // of CUDA's allocations: a cut keeps it
 
     // An allocation, and the part of it that the operands cover.
     struct Root {

@@ -1,8 +1,8 @@
 // Offers each attention op to the reader of standard output, and writes the ops that the reader accepts.
 //
-// A dialogue of lines; the reader answers each before the next one: the model ({"model": ...}) and each evaluation
-// ({"step": 2}) with `go`; an op with its size ({"offer": ...}) with `yes` or `no`; after `yes` the op ({"op": ...}),
-// whose bytes are in the raw file, with `next`.
+// A dialogue of lines; the reader answers each line before the next one. For the model ({"model": ...}) and for each
+// evaluation ({"step": 2}), the answer is `go`; for an op with its size ({"offer": ...}), it is `yes` or `no`. After
+// `yes`, the op follows ({"op": ...}), with its bytes in the raw file; the answer is `next`.
 //
 // In the requested evaluations, a model on a device computes one tensor at a time, so all launches between an offer and
 // its op belong to that op.

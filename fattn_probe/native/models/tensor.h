@@ -1,4 +1,4 @@
-// Where the bytes of a tensor are.
+// The place of a tensor's bytes.
 #pragma once
 
 #include "ggml-backend.h"
@@ -18,7 +18,7 @@ inline bool in_host_memory(const ggml_tensor *tensor) {
     return buffer != nullptr && ggml_backend_buffer_is_host(buffer);
 }
 
-// The name of the device that computes a tensor: the one whose memory it is written to.
+// The name of the device that computes a tensor, which is the device whose memory the tensor is written to.
 inline std::string device_of(const ggml_tensor *tensor) {
     return in_host_memory(tensor) ? "CPU" : ggml_backend_buffer_name(buffer_of(tensor));
 }

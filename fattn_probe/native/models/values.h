@@ -23,7 +23,7 @@ template <typename T> void convert_row(const char *row, size_t stride, std::vect
     }
 }
 
-// Reads a row of ne[0] values; those of quantised types are decoded.
+// Reads a row of ne[0] values; values of quantised types are decoded.
 inline void read_row(const ggml_tensor *tensor, const char *row, std::vector<float> &values) {
     const size_t stride = tensor->nb[0];
     switch (tensor->type) {

@@ -1,8 +1,8 @@
 // Describes the values of each tensor in a model's graphs, and how a device's output differs from them.
 //
-// A dialogue of lines; the reader answers each before the next one: the model ({"model": ...}), each evaluation
-// ({"step": 2}) and an op that a device is about to run ({"runs": "ROPE Qcur-0"}) with `go`; each computed tensor
-// ({"node": ...}) with `next`.
+// A dialogue of lines; the reader answers each line before the next one. The answer is `go` for the model
+// ({"model": ...}), an evaluation ({"step": 2}) and an op that a device is about to run ({"runs": "ROPE Qcur-0"}); it
+// is `next` for a computed tensor ({"node": ...}).
 #pragma once
 
 #include "device.h"
@@ -50,7 +50,7 @@ class Walker : public Observer {
     }
 
   private:
-    // The first tensor of the graph occurs again in the next part of a step.
+    // Counts the parts of a step: the first tensor of the graph occurs again in each part.
     void count(const ggml_tensor *tensor) {
         const std::string name = title(tensor);
         if (part_ < 0) {

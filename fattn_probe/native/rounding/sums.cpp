@@ -71,8 +71,8 @@ void add_products(long n, const float *a, long a_step, const float *b, long b_st
 // The exponent that aligns a factor's products; `least` is the exponent of the smallest normal number.
 int8_t alignment(float factor, int least) { return factor == 0 ? NONE : std::max(exponent_of(factor), least); }
 
-// Adds one group of products to COLUMNS sums, exactly, and rounds: to `fraction` bits or, if it is 0, to f16. a has a
-// factor for each of `terms` rows of b; both come with their exponents.
+// Adds one group of products to COLUMNS sums exactly, and rounds to `fraction` bits or, if `fraction` is 0, to f16. a
+// has a factor for each of `terms` rows of b; `of_a` and `of_b` are the exponents of a and b.
 void add_group(long terms, const float *a, const int8_t *of_a, const float *b, const int8_t *of_b, int bits,
                int fraction, float *__restrict sums) {
     int8_t most[COLUMNS];
@@ -123,7 +123,7 @@ void to_half(long n, const float *x, float *result) {
 }
 
 // ex2.approx.ftz.f32 of n numbers (functions.py): `table` corrects the rounded power of each fraction. A second table
-// gives the power for the first 7 bits, and a Taylor series for the rest.
+// has the powers for the first 7 bits, and a Taylor series computes the rest.
 void powers_of_two(long n, const float *x, const int8_t *table, float *result) {
     for (long first = 0; first < n; first += WIDTH) {
         const long width = std::min(WIDTH, n - first);

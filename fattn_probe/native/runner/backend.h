@@ -1,6 +1,6 @@
 // Finds and sets up the ggml backend that runs the op.
 //
-// A runner is linked with one backend, and asks it for its devices. ggml's list of all backends is not compiled.
+// A runner is linked with one backend, which it asks for devices. ggml's list of all backends is not compiled.
 #pragma once
 
 #include "ggml-backend.h"
@@ -28,7 +28,7 @@ inline ggml_backend_reg_t backend_reg() {
 #endif
 }
 
-// The device with a name; the first one for an empty name.
+// The device with this name; the first device for an empty name.
 inline ggml_backend_dev_t find_device(const std::string &name) {
     const ggml_backend_reg_t reg = backend_reg();
     std::string known;

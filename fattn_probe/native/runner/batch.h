@@ -3,7 +3,7 @@
 // The runner prints `fattn-runner: ready`, then reads lines `case.gguf<TAB>out.gguf` from standard input, perhaps with
 // `<TAB>selection.gguf`, and answers each with `fattn-runner: done` on standard output once out.gguf is written. Each
 // case has its own backend, so no CUDA graph or memory pool is reused; with `--keep`, all have one backend. A failing
-// case ends the process, as it would alone; with `--fork`, it ends only its child process (fork.h).
+// case ends the process, as it would in its own process; with `--fork`, it ends only its child process (fork.h).
 #pragma once
 
 #include "fork.h"
@@ -26,7 +26,7 @@ inline void answer(const std::string &word) {
 // Ends this process with its parent, even if a case hangs.
 inline void end_with_parent() { prctl(PR_SET_PDEATHSIG, SIGKILL); }
 
-// The fields of a line; missing ones are empty.
+// The fields of a line; missing fields are empty.
 inline std::vector<std::string> fields_of(const std::string &line, size_t count) {
     std::vector<std::string> fields;
     std::istringstream text(line);

@@ -29,8 +29,8 @@ class CaseFile : public GgufFile {
                 value<uint64_t>(prefix + "offset")};
     }
 
-    // The contiguous allocation with this name. For a large one, the file has only the first bytes, which repeat:
-    // `size` is then less than that of a tensor of `ne`.
+    // The contiguous allocation with this name. For a large allocation, the file has only the first bytes, which
+    // repeat; `size` is then smaller than a tensor of `ne`.
     Tensor root(const std::string &name) const {
         Tensor root = tensor(name);
         if (has("fattn.root." + name + ".ne")) {

@@ -23,7 +23,7 @@ inline void limit_seconds(double limit) {
     setitimer(ITIMER_PROF, &timer, nullptr);
 }
 
-// Runs something in a child process with a mutant switched on (0: none). The child's output goes to standard error,
+// Calls `run` in a child process with a mutant switched on (0: none). The child's output goes to standard error,
 // because standard output has this process's answers. Returns `ended`, the exit code (negative for a signal), and the
 // CPU time in seconds.
 template <typename Run> std::string run_in_child(int mutant, double limit, const Run &run) {

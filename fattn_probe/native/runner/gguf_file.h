@@ -107,7 +107,7 @@ class GgufFile {
         return values;
     }
 
-    // All values of an array; none for a missing key, because GGUF has no empty arrays.
+    // All values of an array; empty for a missing key, because GGUF has no empty arrays.
     template <typename T> std::vector<T> array(const std::string &key) const {
         const auto found = fields_.find(key);
         if (found == fields_.end()) {

@@ -37,7 +37,7 @@ class Op {
         ggml_build_forward_expand(graph_, dst_);
     }
 
-    // Why this source or backend cannot run the op; empty if it can.
+    // The reason why this source or backend cannot run the op; empty if it can.
     std::string unsupported() const {
         if (!missing_.empty()) {
             return "this ggml has no " + missing_;
@@ -108,7 +108,7 @@ class Op {
         return buffer;
     }
 
-    // Fills a tensor with `period` bytes, again and again.
+    // Fills a tensor with repetitions of `period` bytes.
     static void fill(ggml_tensor *tensor, const void *data, size_t period) {
         const size_t size = ggml_nbytes(tensor);
         if (period < size && fattn_probe_repeat != nullptr && fattn_probe_repeat(tensor->data, size, data, period)) {

@@ -17,8 +17,8 @@ class SelectionFile {
   public:
     explicit SelectionFile(const std::string &path) : path_(path), file_(path) {}
 
-    // Tells a simulated GPU which blocks of the next launches to run: for each launch grid.x, y, z, the number of
-    // ranges, and the first block and the end of each.
+    // Tells a simulated GPU which blocks of the next launches to run: for each launch, grid.x, y and z, the number of
+    // ranges, and the first block and the end of each range.
     void select_blocks() const {
         const std::vector<uint64_t> numbers = file_.array<uint64_t>("fattn.selection.blocks");
         for (size_t at = 0; at < numbers.size();) {

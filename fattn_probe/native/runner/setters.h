@@ -17,7 +17,7 @@ template <typename... Args> Nothing ggml_flash_attn_ext_set_prec(const Args &...
 template <typename... Args> Nothing ggml_flash_attn_ext_add_sinks(const Args &...) { return {}; }
 template <typename... Args> Nothing ggml_flash_attn_ext_set_n_kv_max(const Args &...) { return {}; }
 
-// Each calls ggml's setter if there is one, and returns whether there is one.
+// Each of these calls ggml's setter if ggml has it, and returns whether ggml has it.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations" // set_prec, since 2026: it still sets the same op param
 template <typename Tensor> bool set_prec(Tensor *dst, ggml_prec prec) {

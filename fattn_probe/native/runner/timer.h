@@ -1,4 +1,4 @@
-// Times of one run of the graph: by GPU events if the executable supports them, else by the wall clock.
+// The times of runs of the graph, from GPU events if the executable supports them, otherwise from the wall clock.
 #pragma once
 
 #include <chrono>

@@ -1,10 +1,10 @@
-// Running ahead: the lanes of a warp pass a loop of matrix instructions one after the other. When the last lane has
+// Running ahead: the lanes of a warp pass a loop of matrix instructions one after another. When the last lane has
 // passed, the instructions are executed in order, each for all lanes at once.
 //
-// The rewriter brackets such loops with begin_ahead() and end_ahead(): loops that only load fragments and multiply
-// them, so that no lane reads in the loop a value that one of its instructions writes (build/rewrite_ahead.py).
-// Otherwise, each lane waits for the 31 others at every warp instruction, which took half the time of the mma kernels.
-// The bits do not change: every instruction gets the same operands.
+// The rewriter encloses loops that only load fragments and multiply them in begin_ahead() and end_ahead(): in such a
+// loop, no lane reads a value that one of the loop's instructions writes (build/rewrite_ahead.py). Otherwise, each lane
+// waits for the 31 others at every warp instruction, which took half the time of the mma kernels. The bits do not
+// change: every instruction gets the same operands.
 //
 // The first lane to pass records the instructions; the other lanes only add their load addresses. Registers are
 // variables on a lane's stack, at the same distance from the top of the stack in all lanes, because all lanes run the
@@ -24,7 +24,7 @@ using MatrixWork = void (*)(const LaneWords *a, const LaneWords *b, const LaneWo
 
 #if defined(SIMT_AHEAD)
 
-// Called before and after a loop. `local`: loaded values are declared inside the loop, so nothing reads them
+// Called before and after a loop. `local` means that loaded values are declared inside the loop, so nothing reads them
 // afterwards.
 void begin_ahead(bool local) noexcept;
 void end_ahead() noexcept;
@@ -76,7 +76,7 @@ template <class... Ts> SIMT_PART inline bool load_ahead(bool transposed, const v
     return true;
 }
 
-// `registers`: those of C and D, then of A, then of B; `counts`: the number of each.
+// `registers` are the registers of C and D, then of A, then of B; `counts` are their numbers.
 template <class... Ts>
 SIMT_PART inline void multiply_ahead(MatrixWork work, const uint8_t (&counts)[3], Ts &...registers) {
     Fiber &fiber = *self;

@@ -1,7 +1,7 @@
 // Several host threads run the blocks of a launch in varying order, and the checker's findings may depend on that
-// order: either of two racing blocks may come second, and a block may read memory that another has yet to write. So a
-// finding, or anything that could be one in a different order, only makes the attempt doubtful. Its blocks stop, its
-// writes are undone (check_undo.h), and the launch runs again on one host thread, whose finding is reported.
+// order: either of two racing blocks may come second, and a block may read memory that another block has yet to write.
+// So a finding, or anything that could be one in a different order, only makes the attempt doubtful. Its blocks stop,
+// its writes are undone (check_undo.h), and the launch runs again on one host thread, whose finding is reported.
 //
 // A launch without anything doubtful runs once.
 #pragma once

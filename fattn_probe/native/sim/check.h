@@ -8,12 +8,12 @@
 // - a read of shared memory that was not written in this block, and of global memory that was never written;
 // - races in shared memory, by the rules of compute-sanitizer's racecheck: two threads access a byte, at least one of
 //   them writes, and nothing orders them. Only a block barrier orders threads of different warps. Any warp-wide
-//   instruction orders the lanes of a warp, and nothing else does: since Volta they need not run in lockstep. Two
+//   instruction orders the lanes of a warp, and nothing else does: since Volta, lanes need not run in lockstep. Two
 //   writes of the same value are not a race, nor are two atomic accesses;
 // - races in global memory between blocks of a launch, by the same rules; nothing orders blocks. In a launch that calls
 //   __threadfence(), blocks may synchronise through atomic operations, so no such races are reported;
-// - races between kernels, and between kernels and copies: an access to memory that an operation writes which may still
-//   be running (check_order.h);
+// - races between kernels, and between kernels and copies: an access to memory that is written by an operation
+//   which may still be running (check_order.h);
 // - an access to a byte while a cp.async copies to it, that is, before the thread that started the copy has waited.
 // Not checked: races in global memory within a block, and memcpy of a size that g++ does not turn into one move
 // (llama.cpp's kernels have none).

@@ -22,7 +22,7 @@
 
 namespace simt {
 
-// 16 16 bytes of global memory. Most are only read in a launch, by whole words; then no other record is needed.
+// 16 16 bytes of global memory. Most are only read in a launch, by whole words, and need no other record.
 struct alignas(8) Granule {
     uint16_t written; // the bytes that were ever written, a bit each
     uint16_t launch;  // the launch of `reader`
@@ -52,7 +52,7 @@ namespace {
 
 constexpr uint32_t detailed = 1; // of Granule::reader; a bit for each word follows
 
-// Allocations lie so far apart that a slot of 8 GiB holds parts of at most one.
+// Allocations are so far apart that a slot of 8 GiB contains parts of at most one.
 constexpr int slot_bits = 33, address_bits = 48;
 std::atomic<GlobalShadow *> slots[size_t{1} << (address_bits - slot_bits)];
 std::mutex mutex;
@@ -114,7 +114,7 @@ Granule with_reader(Granule granule, uint32_t reader) {
     return granule;
 }
 
-// From now on, the cells of a granule's words record what blocks do with it. Other threads may note reads in the
+// From now on, the cells of a granule's words record the blocks' accesses. Other threads may note reads in the
 // granule meanwhile, so its contents are moved to the cells until nothing is new.
 WordCell *cells_of(GlobalShadow &shadow, Granule &granule) {
     WordCell *const cells = shadow.cells + 4 * (&granule - shadow.granules);
@@ -134,7 +134,7 @@ WordCell *cells_of(GlobalShadow &shadow, Granule &granule) {
     return cells;
 }
 
-// Notes a read of whole words if the granule alone can record it; otherwise returns false.
+// Records a read of whole words if the granule alone can hold the record; otherwise returns false.
 bool note_read_of(Granule &granule, uint32_t words) {
     bool told = true;
     update(granule, [&](Granule now) {

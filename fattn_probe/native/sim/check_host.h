@@ -1,5 +1,5 @@
-// Calls from the host to the checker. The host half of the simulator is the same with and without the checker, and a
-// dry run has nothing else, so these are pointers: without a checker, to a function that does nothing.
+// Calls from the host to the checker. The host half of the simulator is the same with and without the checker, and is
+// all that a dry run has. So these are pointers: without a checker, they point to a function that does nothing.
 #pragma once
 
 #include "streams.h"
@@ -11,8 +11,8 @@ namespace simt {
 
 struct Launch;
 
-// A copy or a fill on a stream. `host_waits`: the host continues only when it is done, as after a copy to unpinned host
-// memory.
+// A copy or a fill on a stream. With `host_waits`, the host continues only when it is done, as after a copy to unpinned
+// host memory.
 struct Transfer {
     const char *call; // the function of the runtime
     Stream stream;

@@ -8,12 +8,12 @@ namespace simt {
 
 struct GlobalShadow;
 
-// The shadow of the allocation that contains all of an access; nullptr if none does.
+// The shadow of the allocation that contains a whole access; nullptr if no allocation does.
 GlobalShadow *global_shadow(const char *address, size_t bytes);
 
 void check_new_block_of_launch();
 void check_global(GlobalShadow &shadow, const char *address, size_t bytes, AccessKind kind, const void *place);
-// Checks an access to the block's shared memory, and notes its thread and time.
+// Checks an access to the block's shared memory, and records its thread and time.
 void check_shared(const char *address, size_t bytes, AccessKind kind);
 
 // A write over another thread's or block's write is a race unless the values are equal: the running thread is about to

@@ -4,7 +4,7 @@
 //
 // A kernel of programmatic dependent launch may begin earlier: when each block of the kernel before it has called
 // cudaTriggerProgrammaticLaunchCompletion() or has ended. The operations done by then are those done when a block of
-// that kernel triggered: all earlier ones if the thread had called cudaGridDependencySynchronize(), else only those
+// that kernel triggered: all earlier ones if the thread had called cudaGridDependencySynchronize(), otherwise those
 // done when that kernel began. After the kernel's own wait, all earlier operations of its stream are done. An H100 acts
 // like this, even if the kernel in between never waits, or an operation in between is not a kernel (2026-11-25).
 #pragma once
@@ -40,7 +40,7 @@ uint16_t running_kernel();
 const Done &done_here();
 bool has_waited();
 
-// A transfer begins and ends at once; its number, and what was done.
+// A transfer that begins and ends at once: its number, and the operations that were done.
 struct Begun {
     uint16_t number;
     Done done;

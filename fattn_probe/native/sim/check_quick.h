@@ -20,7 +20,7 @@ struct PassedOver {
 };
 extern SIMT_THREAD_LOCAL PassedOver passed_over;
 
-// Many addresses at once: their distances from the start, combined by `|`, are no less than the largest.
+// Many addresses at once: their distances from the start, combined with `|`, are at least the largest distance.
 template <class... Ts> SIMT_PART inline bool are_local(const Ts *...addresses) {
     return ((reinterpret_cast<uintptr_t>(addresses) - passed_over.start) | ...) < passed_over.bytes;
 }

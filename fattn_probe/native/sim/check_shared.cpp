@@ -12,8 +12,8 @@
 namespace simt {
 namespace {
 
-// An access: the worker's barriers passed (26 bits), the warp's instructions executed (26), the thread (10), whether
-// it is atomic, and whether it is the write of a pending cp.async. No access at all is 0.
+// An access: the worker's barriers passed (26 bits), the warp's instructions executed (26), the thread (10), whether it
+// is atomic, and whether it is the write of a pending cp.async. 0 means no access.
 struct Access {
     uint64_t bits = 0;
 
@@ -110,7 +110,7 @@ inline void read_cell(Cell &cell, Access access, size_t offset) {
     cell.read = access;
 }
 
-// The write that this one overwrites, if the two race unless their values are equal.
+// The write that this write overwrites, if the two race unless their values are equal.
 inline Access write_cell(Cell &cell, Access access, size_t offset) {
     for (const Access earlier : {cell.read, cell.read_elsewhere}) {
         if (__builtin_expect(unordered(earlier, access), 0)) {
@@ -149,8 +149,8 @@ void join(Shadow &all, size_t line) {
     }
 }
 
-// Calls `visit(cell, offset, bytes)` for the cells of some bytes, the largest that are not parted. `joins`: they are
-// written.
+// Calls `visit(cell, offset, bytes)` for the cells of some bytes: the largest cells that are not parted. `joins` means
+// that the bytes are written.
 template <size_t size = 16, class Visit> void visit_cells(size_t start, size_t stop, bool joins, Visit visit) {
     Shadow &all = shadow();
     for (size_t offset = start; offset < stop;) {

@@ -1,9 +1,9 @@
 // Lanes of a warp that execute one warp instruction at different places of the program.
 //
-// PTX demands of an `.aligned` instruction (ldmatrix, movmatrix, mma) that all threads of the warp execute the same
-// one; an H100 hangs if half of a warp is at a different ldmatrix. For shuffles, votes, reductions and __syncwarp(),
-// Volta and newer GPUs only require the same kind and mask, wherever the lanes are: CUDA's guide says so, and an H100
-// gives the correct values (2026-11-25). On older GPUs, all lanes of the mask must be at the same instruction.
+// PTX demands that all threads of a warp execute the same `.aligned` instruction (ldmatrix, movmatrix, mma); an H100
+// hangs if half of a warp is at a different ldmatrix. For shuffles, votes, reductions and __syncwarp(), Volta and newer
+// GPUs only require the same kind and mask, wherever the lanes are: CUDA's guide says so, and an H100 gives the correct
+// values (2026-11-25). On older GPUs, all lanes of the mask must be at the same instruction.
 //
 // AMD's shuffles exchange values only among lanes at the same place. AMD's matrix instructions read the registers of
 // all lanes, even of lanes that are elsewhere (EXEC is ignored: CDNA3 ISA, RDNA3 ISA).
@@ -15,7 +15,7 @@
 namespace simt {
 
 // For the checker: the running lane executes a warp instruction for the function's caller. It must be called in a
-// function outside of kernels.
+// function outside kernels.
 SIMT_PART inline void note_site() {
 #if defined(SIMT_CHECK)
     self->site = __builtin_return_address(0);

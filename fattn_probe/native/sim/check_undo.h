@@ -16,7 +16,7 @@ struct Part {
 // already kept it.
 void keep_parts(std::atomic<bool> &kept, std::initializer_list<Part> parts);
 
-// Keeps just these bytes, because neighbouring bytes may be the host's.
+// Keeps only these bytes, because neighbouring bytes may belong to the host.
 void keep_bytes(const void *address, size_t bytes);
 
 // Restore the memory from before the attempt, or discard the kept copies.

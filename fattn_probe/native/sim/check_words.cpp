@@ -17,10 +17,10 @@ std::string name_block(uint32_t cell) {
     return number == several ? "other blocks" : "block (" + text_of(place_in(gridDim, number - 1), ",") + ")";
 }
 
-// The block that has accessed a word once this block has too, or `several`.
+// The block that has accessed a word after this block's access, or `several`.
 uint32_t joined(uint32_t before) { return before == 0 || before >> 5 == this_block ? this_block : several; }
 
-// The cell's writer after a write: the last one. In a shared attempt none is the last, so it is all of them together.
+// The cell's writer after a write: the last one. In a shared attempt no block is the last, so all count.
 uint32_t written_by(uint32_t before, const GlobalAccess &access) {
     const bool keeps = attempt.shared ? before != 0 : before >> 5 == this_block;
     const bool atomic = access.atomic && (!keeps || (before & atomic_bit) != 0);
@@ -28,7 +28,7 @@ uint32_t written_by(uint32_t before, const GlobalAccess &access) {
     return number << 5 | (atomic ? atomic_bit : 0) | access.mask | (keeps ? before & all_bytes : 0);
 }
 
-// A word of which blocks touch different bytes has a cell for each byte. Shared attempts have no such cells: there, the
+// A word in which blocks touch different bytes has a cell for each byte. Shared attempts have no such cells: there, the
 // word can only make the attempt doubtful.
 constexpr uint32_t parted = UINT32_MAX; // in place of the reader
 std::unordered_map<const WordCell *, std::array<WordCell, 4>> parted_words;

@@ -1,4 +1,4 @@
-// What the blocks of a launch do with each word of global memory.
+// The accesses of the blocks of a launch to each word of global memory.
 #pragma once
 
 #include "attempt.h"
@@ -61,15 +61,15 @@ struct GlobalAccess {
 
 void read_word(WordCell &cell, const GlobalAccess &access);
 
-// The cell of a write of another block that this one overwrites, or 0.
+// The cell of another block's write that this write overwrites, or 0.
 uint32_t write_word(WordCell &cell, const GlobalAccess &access);
 
-// Notes that a block, or several, have read a whole word: the number is in the upper 27 bits.
+// Records that one block or several have read a whole word; the number is in the upper 27 bits.
 void join_reader(WordCell &cell, uint32_t reader);
 
 void forget_parted_words();
 
-// The finding that one block, or several, also access memory that this block accesses.
+// The finding that another block, or several, also access memory that this block accesses.
 Finding race(const char *address, const char *what, uint32_t other, const char *does);
 
 } // namespace simt

@@ -23,8 +23,8 @@ struct Writer {
     uint16_t kernel() const { return place_and_kernel & 0xFFFF; }
 };
 
-// An access of the running thread to some bytes of an allocation. Reports it if an operation that may still run writes
-// one of them; from now on a write counts as the last one.
+// Checks an access of the running thread to some bytes of an allocation. Reports the access if an operation that may
+// still run writes one of these bytes. If the access is a write, it counts as the last one from now on.
 void check_order(Writer *writers, const char *allocation, size_t start, size_t bytes, AccessKind kind,
                  const void *place);
 
@@ -35,7 +35,7 @@ struct Written {
 };
 void check_transfer(const Transfer &transfer, Written to, Written from);
 
-// An earlier kernel of a model's graph writes this memory. Its number comes when it is queued.
+// An earlier kernel of a model's graph writes this memory. The kernel gets its number when it is queued.
 void check_written_before(const void *memory, size_t bytes);
 void number_announced(uint16_t number);
 

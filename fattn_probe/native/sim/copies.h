@@ -17,11 +17,11 @@ inline Span rows(const void *start, size_t pitch, size_t width, size_t height) {
     return {start, width == 0 || height == 0 ? 0 : (height - 1) * pitch + width};
 }
 
-// The error of a copy, or cudaSuccess. The driver decides by the address if it knows it: device memory may be on either
-// side, whatever the direction. Host memory that is not pinned may only be on the host's side.
+// The error of a copy, or cudaSuccess. The driver decides by the address if it knows the address: device memory may be
+// on either side, for any direction. Host memory that is not pinned may only be on the host's side.
 cudaError_t check_copy(Span to, Span from, cudaMemcpyKind kind);
 
-// The same for cudaMemset.
+// The error of a cudaMemset, or cudaSuccess.
 cudaError_t check_fill(Span to);
 
 } // namespace simt

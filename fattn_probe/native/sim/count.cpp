@@ -28,7 +28,7 @@ struct LaneAccess {
     MemoryOperation kind;
 };
 
-// The instruction that an access belongs to: its place, and how many accesses from there the lane has made before.
+// The instruction that an access belongs to: its place, and the number of earlier accesses by the lane from there.
 struct Identity {
     const void *place;
     uint32_t before;

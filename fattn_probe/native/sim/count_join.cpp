@@ -14,7 +14,7 @@ constexpr uint32_t elements_of_a_group = 4, elements_of_a_pair = 2;
 // nvcc unrolled bodies of 9 accesses by four, of 17 by two and of 33 not at all.
 constexpr size_t accesses_of_an_unrolled_body = 48;
 
-// Instructions from `first` on, up to `end`, of different places in the code: the whole of a loop's body, or none.
+// Instructions from `first` up to `end`, at different places in the code: a whole body of a loop, or none of it.
 struct Turn {
     size_t first;
     size_t end;
@@ -41,7 +41,7 @@ bool are_of_one_loop(const Instructions &all, const Turn &turn, const Turn &othe
 std::vector<Turn> turns_of(const Instructions &all) {
     std::vector<Turn> turns;
     const auto add = [&](Turn turn) {
-        // The last turn of a loop ends where the first one did; what follows is no part of it.
+        // The last turn of a loop ends where the first turn did; the instructions after that are not part of the loop.
         if (!turns.empty() && turns.back().size() < turn.size() && begins_with(all, turn, turns.back())) {
             const size_t end = turn.first + turns.back().size();
             turns.push_back({turn.first, end});
@@ -96,7 +96,7 @@ bool have_one_range(const WarpAccess &access, const WarpAccess &other, uint32_t 
                      [&](uint32_t lane) { return access.addresses[lane] / bytes == other.addresses[lane] / bytes; });
 }
 
-// The elements of a range that an access has, as bits.
+// The elements of a range that an access covers, as bits.
 uint32_t elements_in(const WarpAccess &access, uint32_t bytes) {
     const uint32_t element = element_bytes(access);
     return ((1u << access.bytes / element) - 1) << access.first_address() % bytes / element;
@@ -132,7 +132,7 @@ class Neighbours {
         }
     }
 
-    // Joins the i-th with later ones in the same aligned range, if they access enough of the range.
+    // Joins the i-th instruction with later ones in the same aligned range, if they access enough of the range.
     void join_range(size_t i, uint32_t bytes, uint32_t elements) {
         WarpInstruction &first = all_[indices_[i]];
         std::vector<size_t> parts;

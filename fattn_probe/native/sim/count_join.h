@@ -1,7 +1,7 @@
 // Joins loads and stores of shared memory that nvcc merges into one instruction.
 //
-// g++ compiles each one separately. nvcc unrolls loops, and joins neighbouring accesses in one basic block; the rules
-// here were read from its machine code for sm_90 (nvcc and ptxas 13.0, tests/lab/profile/joined.cu).
+// g++ compiles each access separately. nvcc unrolls loops, and joins neighbouring accesses in one basic block; the
+// rules here were read from its machine code for sm_90 (nvcc and ptxas 13.0, tests/lab/profile/joined.cu).
 #pragma once
 
 #include "count_tally.h"
@@ -17,7 +17,7 @@ struct WarpInstruction {
     const void *place = nullptr; // in the code
     MemoryOperation kind = MemoryOperation::load;
     bool shared = false;
-    // The instructions before it by which all lanes have loaded the same bytes: nvcc has these in a register.
+    // Earlier instructions by which all lanes have loaded the same bytes, which nvcc then has in a register.
     std::vector<size_t> same;
     bool repeated() const { return !same.empty(); }
     WarpAccess access;
@@ -34,7 +34,7 @@ void split(std::vector<WarpInstruction> &instructions);
 // A loop with exactly that many turns vanishes, so the code after it is in the same block.
 std::vector<uint32_t> blocks_of(const std::vector<WarpInstruction> &instructions);
 
-// Joins the instructions that are side by side in one block; a joined one stands where its first part was.
+// Joins the instructions that are adjacent in one block; a joined instruction takes the place of its first part.
 //
 // Parts are elements of 2 bytes, or words of 4 bytes. All lanes must access them at the same place of an aligned group
 // of four (one instruction then loads all four if at least three are accessed, or stores all four if all are) or of an

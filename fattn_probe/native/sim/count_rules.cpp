@@ -21,7 +21,7 @@ template <size_t size> struct Distinct {
 
 using Words = Distinct<warp_size * most_bytes / word_bytes>;
 
-// The words of a part of the warp: lanes from `first` on.
+// The words of a part of the warp, from lane `first` on.
 Words words_of(const WarpAccess &access, uint32_t first, uint32_t lanes) {
     Words words;
     for (uint32_t lane = first; lane < std::min(first + lanes, static_cast<uint32_t>(warp_size)); lane++) {

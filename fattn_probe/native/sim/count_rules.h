@@ -35,15 +35,15 @@ uint32_t piece_bytes_of(const WarpAccess &access);
 uint32_t sectors_of(const WarpAccess &access);
 
 // The sectors that a cp.async reads: each line of 128 bytes counts the sectors of shared memory that it fills, if these
-// are more than its own. So 128 bytes that go to an odd multiple of 16 bytes count 5, not 4 (Nsight Compute on an H100,
-// tests/lab/profile/heads.json).
+// are more than the line's own sectors. So 128 bytes that go to an odd multiple of 16 bytes count 5, not 4 (Nsight
+// Compute on an H100, tests/lab/profile/heads.json).
 uint32_t copied_sectors_of(const WarpAccess &from, const WarpAccess &to);
 
 // Shared memory has 32 banks of 4 bytes. A wavefront serves one word of each bank, to any number of lanes.
 //
-// Lanes that access 8 bytes are served by half warps, and 16 bytes by quarter warps; by twice as many lanes if they
-// load, and all lanes n and n^1, or all n and n^2, load from the same address (NVIDIA's forum, topic 77228, for
-// compute capability 7.0 and newer).
+// Lanes that access 8 bytes are served in half warps, and lanes that access 16 bytes in quarter warps; twice as many
+// are served at once if they load, and all lanes n and n^1, or all n and n^2, load from the same address (NVIDIA's
+// forum, topic 77228, for compute capability 7.0 and newer).
 Wavefronts load_wavefronts_of(const WarpAccess &access);
 Wavefronts store_wavefronts_of(const WarpAccess &access);
 

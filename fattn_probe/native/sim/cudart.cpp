@@ -73,7 +73,7 @@ template <class T> cudaError_t give(T *to, const T &value) {
 bool is_device(int device) { return device == 0; }
 constexpr int pci_bus_id_bytes = 13; // "0000:00:00.0"
 
-// A new allocation; none for 0 bytes, as in CUDA.
+// A new allocation; nullptr for 0 bytes, as in CUDA.
 cudaError_t give_memory(void **pointer, size_t bytes, void *(*allocate)(size_t)) {
     if (pointer == nullptr) {
         return returned(cudaErrorInvalidValue);

@@ -1,5 +1,5 @@
-// The variables that a debugger reads and sets by name. In a separate file with few headers, because a debugger reads
-// all debug information of the file that defines a variable.
+// The variables that a debugger reads and sets by name. They are in a separate file with few headers, because a
+// debugger reads all debug information of the file that defines a variable.
 #include "focus.h"
 #include "warp.h"
 

@@ -77,8 +77,8 @@ cudaDeviceProp read_properties() {
     return p;
 }
 
-// Reads lines of "registers shared local name value value ...". The name "#" is no kernel: its values are the origin of
-// the lines after it. A simulator without origins, in a build of an older fattn-probe, can therefore read the file too.
+// Reads lines of "registers shared local name value value ...". The name "#" is not a kernel: its values are the origin
+// of the lines after it. So a simulator without origins, in a build of an older fattn-probe, can read the file too.
 std::map<std::string, Resources> read_resources() {
     std::map<std::string, Resources> table;
     std::ifstream file(environment().resources);

@@ -16,7 +16,7 @@ namespace {
 
 std::mutex mutex;
 
-// By signature, whose address tells kernels apart; "" for a kernel that was named by an untyped pointer.
+// By signature, whose address identifies the kernel; "" for a kernel that an untyped pointer named.
 std::map<const char *, size_t> &raised_limits() {
     static std::map<const char *, size_t> once;
     return once;

@@ -12,14 +12,14 @@
 namespace simt {
 
 // The dynamic shared memory that launches of a kernel may ask for; `raised` if cudaFuncSetAttribute has set it. If not,
-// the kernel's static shared memory counts against it too.
+// the kernel's static shared memory also counts against the limit.
 struct DynamicLimit {
     size_t bytes;
     bool raised;
 };
 DynamicLimit dynamic_limit(const Description &kernel);
 
-// The error of a launch that the driver refuses, else cudaSuccess, and why.
+// The error of a launch that the driver refuses, and the reason; otherwise cudaSuccess.
 struct Refusal {
     cudaError_t error = cudaSuccess;
     std::string reason;

@@ -5,8 +5,8 @@
 // The rewriter turns `a / b` into `a *divided_by* b` and `a /= b` into `a *= reciprocal_of = b`: precedence and
 // associativity are kept, and overloads choose by type. Likewise `a % b` becomes `a *remainder_by* b`.
 //
-// A GPU does not trap on an integer division by zero (without a mask, kernels compute `sequence % ne33` and do not use
-// it). The result is undefined there; here the divisor counts as 1, without a branch.
+// A GPU does not trap on an integer division by zero (without a mask, kernels compute `sequence % ne33`, and ignore the
+// result). On a GPU the result is undefined; here the divisor counts as 1, without a branch.
 #pragma once
 
 #include <type_traits>

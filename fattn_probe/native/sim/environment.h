@@ -36,7 +36,7 @@ class Environment {
     std::string gfx = text("FATTN_PROBE_GFX");               // the architecture of an AMD GPU, such as gfx942
     bool dry = number("FATTN_PROBE_DRY") != 0;               // record launches, run no kernel
     bool in_step = number("FATTN_PROBE_SIM_IN_STEP") != 0;   // lanes wait for each other at every warp instruction
-    // Kernels keep denormal float32, as without -use_fast_math. On AMD they do unless this is 0: that is clang's
+    // Whether kernels keep denormal float32, as without -use_fast_math. On AMD they do unless this is 0, as is clang's
     // default for HIP.
     bool denormals = number("FATTN_PROBE_SIM_DENORMALS", gfx.empty() ? 0 : 1) != 0;
     bool program = number("FATTN_PROBE_PROGRAM") != 0;       // a whole program: registers were not measured

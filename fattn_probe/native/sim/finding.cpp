@@ -127,7 +127,7 @@ void fail(const std::string &message) {
 
 } // namespace simt
 
-// UndefinedBehaviorSanitizer calls this for each of its findings; after one in host code the program continues.
+// UndefinedBehaviorSanitizer calls this for each of its findings; after a finding in host code, the program continues.
 extern "C" void __ubsan_on_report() {
     if (simt::self != nullptr) {
         const char *kind, *message, *file;

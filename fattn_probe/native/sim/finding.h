@@ -2,7 +2,7 @@
 //
 // The reported fault is the first in block order, then thread order, then program order, not the first in time:
 // - a thread with a fault stops, and threads of its block with lower numbers run on as far as they can without it;
-// - then the block waits for earlier blocks on other host threads. If one of them has a fault, that one is reported.
+// - then the block waits for earlier blocks on other host threads. If one of them has a fault, that fault is reported.
 // Without a fault, this costs nothing. Findings of AddressSanitizer and UndefinedBehaviorSanitizer end the process at
 // once, because these hold locks while they report.
 #pragma once
@@ -34,7 +34,7 @@ void check_pending();
 [[noreturn]] void report(const Finding &finding);
 
 // The finding that this host thread is reporting. Reporting may crash, because the faulting thread may have no room
-// left on its stack. It is then repeated on another stack (signals.cpp), with less information each time.
+// left on its stack. The report is then repeated on another stack (signals.cpp), with less information each time.
 struct Report {
     const Finding *finding = nullptr;
     int crashes = 0;

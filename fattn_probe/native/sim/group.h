@@ -1,7 +1,7 @@
 // Warp instructions executed by some lanes: those in a mask, or those left in a warp when others have returned.
 //
-// The lanes that give the same mask form a group. It waits for the lanes of the mask that have not returned, as PTX's
-// `.sync` instructions do. Kernels whose warps stay together, like upstream's kernels, never get here.
+// The lanes that give the same mask form a group. The group waits for the lanes of the mask that have not returned, as
+// PTX's `.sync` instructions do. Kernels whose warps stay together, like upstream's kernels, never need this.
 #pragma once
 
 #include "warp.h"
@@ -10,8 +10,8 @@
 
 namespace simt {
 
-// What each lane of a group has handed in. Two sets, as in Warp: a lane may arrive at the next instruction while others
-// still read.
+// The words that each lane of a group has handed in. There are two sets, as in Warp: a lane may arrive at the next
+// instruction while other lanes still read.
 struct GroupWords {
     uint32_t words[8][warp_size];
     LaneMask lanes; // that took part
@@ -34,7 +34,7 @@ struct Groups {
 // Executes an instruction that takes `count` words of each lane; returns the words of all.
 const GroupWords &group_instruction(LaneMask mask, const char *name, const uint32_t *words, int count);
 
-// A shuffle: `words` become those of lane `from`.
+// A shuffle: `words` become the words of lane `from`.
 void exchange_in_group(LaneMask mask, const char *name, uint32_t *words, int count, int from);
 
 LaneMask ballot_in_group(LaneMask mask, bool predicate, const char *name);
@@ -46,7 +46,7 @@ void release_groups(Warp &warp);
 LaneMask active_mask(int line);
 
 // When no lane of a warp can continue, lets the lanes that wait in `active_mask` at the first line continue together.
-// Others may then catch up with lanes that have passed a branch.
+// Other lanes may then catch up with lanes that have passed a branch.
 void release_converged(Warp &warp);
 
 } // namespace simt

@@ -85,7 +85,7 @@ inline uint16_t half_fma(uint16_t a, uint16_t b, uint16_t c) {
     return half_of_float(sum);
 }
 
-// The same for both numbers of a half2, one by one: rarely needed, so it is a separate function.
+// half_fma for both numbers of a half2, one by one: rarely needed, so it is a separate function.
 __attribute__((noinline, cold)) inline uint32_t pair_fma_exactly(uint32_t a, uint32_t b, uint32_t c) {
     const auto low = half_fma(static_cast<uint16_t>(a), static_cast<uint16_t>(b), static_cast<uint16_t>(c));
     const auto high =
@@ -93,7 +93,7 @@ __attribute__((noinline, cold)) inline uint32_t pair_fma_exactly(uint32_t a, uin
     return low | static_cast<uint32_t>(high) << 16;
 }
 #if defined(__F16C__) && defined(__FMA__)
-// The same, given the sums as floats; a sum that is itself a half is the correctly rounded result.
+// half_fma for both numbers, given the sums as floats; a sum that is itself a half is the correctly rounded result.
 __attribute__((noinline, cold)) inline uint32_t pair_of_doubtful(__m128 sums, uint32_t a, uint32_t b, uint32_t c) {
     const uint32_t halves = pair_of_floats(sums);
     const FloatPair back = floats_of_pair(halves);

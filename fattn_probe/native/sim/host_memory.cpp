@@ -78,7 +78,7 @@ int file_of(const char *data, size_t bytes) {
     return file;
 }
 
-// Maps whole pages repeatedly to those of a file of `period` bytes. A written page becomes a private copy.
+// Maps whole pages repeatedly to the pages of a file of `period` bytes. A written page becomes a private copy.
 bool map_repeatedly(char *pages, size_t bytes, int file, size_t period) {
     bool good = file >= 0;
     for (size_t offset = 0; good && offset < bytes; offset += period) {
@@ -98,7 +98,7 @@ bool fill_with_nan(char *pages, size_t bytes) {
     return map_repeatedly(pages, bytes, file, fill_bytes);
 }
 
-// Reserves inaccessible addresses, those of a released allocation if reuse is allowed; MAP_FAILED if none are left.
+// Reserves inaccessible addresses: those of a released allocation if reuse is allowed; MAP_FAILED if there are none.
 void *reserve_addresses(size_t bytes) {
     const std::lock_guard<std::mutex> lock(registry().mutex);
     for (auto &[reserve, released] : registry().by_reserve) {
@@ -110,7 +110,7 @@ void *reserve_addresses(size_t bytes) {
     return mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 }
 
-// The live allocation that starts at an address; nullptr if none does. The registry is locked.
+// The live allocation that starts at an address; nullptr if none does. The caller has locked the registry.
 Allocation *starting_at(void *pointer) {
     auto &all = registry().by_reserve;
     const auto after = all.upper_bound(static_cast<char *>(pointer));
@@ -170,7 +170,7 @@ bool release(void *pointer) {
     if (allocation == nullptr) {
         return false;
     }
-    // Its addresses stay reserved, so that a use after free is found, unless another allocation takes them.
+    // The addresses stay reserved, so that a use after free is found, unless another allocation takes them.
     allocation->live = false;
     checker.released(allocation->start);
     mmap(allocation->reserve, allocation->reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
@@ -373,7 +373,7 @@ extern "C" void fattn_probe_written_before(const void *start, size_t bytes) {
 }
 
 // Fills the beginning of an allocation with repetitions of `period` bytes, at the cost of one period: pages are shared
-// until a kernel writes them. Returns false if pages cannot be shared; then only part of it, or nothing, is filled.
+// until a kernel writes them. Returns false if pages cannot be shared; then only a part, or nothing, is filled.
 extern "C" bool fattn_probe_repeat(void *start, size_t bytes, const void *data, size_t period) {
     simt::checker.written(start, nullptr, bytes);
     return simt::repeat(static_cast<char *>(start), bytes, static_cast<const char *>(data), period);

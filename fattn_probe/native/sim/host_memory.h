@@ -17,7 +17,7 @@ void *allocate(size_t bytes);
 bool release(void *pointer);
 
 // A memory pool takes back an allocation, so that accesses are faults from then on, or hands it out again, filled with
-// NaN like a fresh one. Neither does anything to memory that is not an allocation.
+// NaN like a fresh one. Neither function affects memory that is not an allocation.
 void give_back(void *pointer);
 void hand_out(void *pointer);
 
@@ -36,7 +36,7 @@ struct Allocation {
     size_t number = 0;     // in order of allocation
     std::string name = {}; // of the tensor in it, if the program has set it
 
-    // Whether it is live and has all of these bytes.
+    // Whether the allocation is live and contains all of these bytes.
     bool has(const void *address, size_t size) const {
         const size_t offset = static_cast<const char *>(address) - start; // huge if the address is before it
         return live && offset <= bytes && size <= bytes - offset;
@@ -55,8 +55,8 @@ void pin(void *pointer, size_t bytes);
 bool unpin(void *pointer);                      // whether it was pinned
 const char *end_of_pinned(const char *address); // of the pinned memory that an address lies in; nullptr if in none
 
-// Memory that kernels allocate with new and malloc, on the host's heap here. `heap_guard_bytes` that belong to no block
-// follow each block. Freed blocks are kept for a while, so that their use is found.
+// Memory that kernels allocate with new and malloc, on the host's heap here. Each block is followed by
+// `heap_guard_bytes` that belong to no block. Freed blocks are kept for a while, so that their use is found.
 constexpr size_t heap_guard_bytes = 64;
 struct HeapBlock {
     char *start = nullptr; // nullptr: none

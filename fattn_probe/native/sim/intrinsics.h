@@ -36,7 +36,7 @@ SIMT_UNCHECKED inline LaneMask ballot(LaneMask mask, bool predicate, const char 
 }
 
 // __syncwarp(). A call that cannot throw and is not inlined does not end a basic block, so g++ fuses multiply-adds
-// across it, as nvcc does.
+// across the call, as nvcc does.
 void sync_warp(LaneMask mask) noexcept;
 
 // __syncthreads_or, _and, _count: a barrier that also adds up a predicate.

@@ -99,7 +99,7 @@ class Pool {
         }
         return static_bytes_;
     }
-    // The fault of the first block that has one ends the launch.
+    // The fault of the first faulty block ends the launch.
     void keep_fault(uint64_t block, const std::string &fault) {
         const std::lock_guard<std::mutex> lock(mutex_);
         if (fault_.empty() || block < faulty_block_) {
@@ -154,7 +154,7 @@ class Pool {
         return selection_ != nullptr ? selection_->blocks() : blocks_of(launch);
     }
 
-    // Takes the next turn. `running` gets a number that is not higher first, so that `runs_before` cannot miss the
+    // Takes the next turn. `running` first gets a number that is not higher, so that `runs_before` cannot miss the
     // block.
     uint64_t take(std::atomic<uint64_t> &running) {
         running = next_.load();

@@ -50,8 +50,8 @@ struct Launch {
     size_t shared = 0;
     Description kernel;
     Queued queued;
-    // Runs one CUDA thread, given the kernel with its arguments. Not std::function, and not std::tuple for the
-    // arguments: for 40 arguments these instantiate hundreds of templates, which a debugger reads with each kernel.
+    // Runs one CUDA thread, given the kernel with its arguments. Not a std::function, and no std::tuple of arguments,
+    // because for 40 arguments these instantiate hundreds of templates, which a debugger reads with each kernel.
     void (*run)(const void *call) = nullptr;
     const void *call = nullptr;
     size_t call_bytes = 0;
@@ -98,7 +98,7 @@ template <class Kernel> struct Configured {
     size_t shared;
     Queued queued;
 
-    // By value: a launch copies its arguments, and every thread has its own.
+    // By value, because a launch copies its arguments, and every thread has its own copy.
     template <class... Arguments> cudaError_t operator()(Arguments... arguments) const {
         const auto call = [kernel = kernel, arguments...]() SIMT_UNCHECKED { kernel(arguments...); };
         using Call = decltype(call);
@@ -132,7 +132,7 @@ cudaError_t occupancy(int *blocks, void (*kernel)(Parameters...), int threads, s
     return occupancy_of(blocks, description_of_kernel(kernel), threads, shared);
 }
 
-// For an untyped pointer, only the device's attributes are filled in (upstream reads ptxVersion).
+// For an untyped pointer, only the device's attributes are set (upstream reads ptxVersion).
 inline cudaError_t function_attributes(cudaFuncAttributes *attributes, const void *) {
     return attributes_of(attributes, {});
 }

@@ -98,7 +98,7 @@ class Powers {
 
 std::atomic<const Powers *> powers{nullptr};
 
-// Rarely called, so kept out of the code that every exponential runs.
+// Rarely called, so not inlined into the code that every exponential runs.
 __attribute__((noinline)) const Powers *make_powers() {
     static const Powers once;
     powers = &once;

@@ -51,7 +51,7 @@ template <typename T, typename A, typename B> inline T add(T sum, A a, B b) {
         return sum + a * b;
     }
 }
-// The same if `sum` may be the product left*right of an earlier statement. Of two products, LLVM fuses the first
+// sum + a*b if `sum` may be the product left*right of an earlier statement. Of two products, LLVM fuses the first
 // (build/rewrite_products.py).
 template <typename T, typename A, typename B> inline T add(bool is_product, T left, T right, T sum, A a, B b) {
     if constexpr (std::is_same_v<T, float>) {

@@ -1,4 +1,4 @@
-// Faults behind switches (fattn_probe/lab/detect/mutants.py), of which one may be on. A run without a fault notes the
+// Faults behind switches (fattn_probe/lab/detect/mutants.py), of which one may be on. A run without a fault records the
 // faults that it reaches, and those that would have changed a value.
 //
 // Only kernels of a build with such faults include this (build/flags.py); no other build has a switch.
@@ -42,7 +42,7 @@ inline bool felt_mutants[MOST_MUTANTS];
     return active_mutant == 0 && !felt_mutants[number];
 }
 
-// Whether two values differ in their bits; values of different types are converted as by `?:`.
+// Whether two values differ in their bits; values of different types are converted as the operator `?:` converts them.
 template <typename A, typename B> bool differ(A a, B b) {
     using Both = std::decay_t<decltype(true ? a : b)>;
     const Both both[] = {static_cast<Both>(a), static_cast<Both>(b)};

@@ -1,12 +1,12 @@
 // Included before the first line of every CUDA source that is compiled as C++ for the simulated GPU.
 //
 // It reads CUDA's own headers in host mode first. After that, CUDA's keywords are empty macros, the device's builtins
-// are functions of namespace simt, and __CUDA_ARCH__ is that of the simulated device, so that the sources choose its
-// code path.
+// are functions of namespace simt, and __CUDA_ARCH__ has the value for the simulated device, so that the sources choose
+// that device's code path.
 #pragma once
 
-// Headers of the C++ library use names that are macros below, so they come first: those that ggml's own headers read.
-// Each costs every kernel its time: <regex> 0.6 s, the whole of <immintrin.h> 0.7 s (see half_bits.h).
+// The C++ library's headers that ggml's headers include come first, because they use names that are macros below. Each
+// adds to the compile time of every kernel: <regex> 0.6 s, the whole of <immintrin.h> 0.7 s (see half_bits.h).
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -126,6 +126,6 @@ using simt::gridDim;
 #endif
 #endif
 
-// Programmatic dependent launch: kernels of a stream run one after the other here, so this matters only to the checker.
+// Programmatic dependent launch: kernels of a stream run one after another here, so this matters only to the checker.
 #define cudaGridDependencySynchronize() simt::wait_for_kernels()
 #define cudaTriggerProgrammaticLaunchCompletion() simt::trigger_dependents()

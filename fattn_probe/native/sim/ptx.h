@@ -64,7 +64,7 @@ SIMT_PART inline void probe_row(const void *address) {
     static_cast<void>(*static_cast<const volatile char *>(address));
 }
 
-// The same for the rows of all lanes, which wait.
+// Reads the rows of all lanes, while these wait.
 void probe_rows(const void *const *addresses, int rows);
 
 template <int tiles, bool transposed, class... Ts> SIMT_UNCHECKED void ldmatrix(const void *address, Ts &...results) {
@@ -90,7 +90,7 @@ template <int tiles, bool transposed, class... Ts> SIMT_UNCHECKED void ldmatrix(
     int i = 0;
     (set_word(results, registers.out[i++][self->lane]), ...);
 }
-// Of an address: a pointer, or one in shared memory.
+// The pointer for an address, which is a pointer or a 32-bit address in shared memory.
 SIMT_PART inline const void *pointer_of(const void *address) { return address; }
 SIMT_PART inline const void *pointer_of(uint32_t address) { return shared_pointer(address); }
 template <class T, class Address> SIMT_PART void ldmatrix_sync_aligned_m8n8_x1_b16(T &a, Address address) {

@@ -1,5 +1,5 @@
-// The registers that a loop of matrix instructions uses, [register][lane]: fetched from the lanes' stacks once, and
-// written back once (ahead.h).
+// The registers that a loop of matrix instructions uses, [register][lane]. They are fetched from the lanes' stacks
+// once, and written back once (ahead.h).
 #pragma once
 
 #include "warp.h"

@@ -26,7 +26,7 @@ class Selection {
 };
 
 // The next launch's selection; nullptr if all its blocks run. Ends the process if the launch's grid differs from the
-// one that the blocks were chosen from.
+// grid from which the blocks were chosen.
 const Selection *next_selection(dim3 grid);
 
 } // namespace simt

@@ -80,7 +80,7 @@ void note_frames() {
 }
 
 // Called when the report of a finding has crashed: it starts again on this stack, first with the frames of the crash,
-// which reached the same place of the kernel, then without frames.
+// which include the same place in the kernel, then without frames.
 [[noreturn]] void report_again() {
     constexpr int most = 2;
     if (++report_in_progress.crashes > most) {
@@ -128,8 +128,8 @@ bool are_of_one_module(const void *a, const void *b) {
     return dladdr(a, &first) != 0 && dladdr(b, &second) != 0 && first.dli_fbase == second.dli_fbase;
 }
 
-// Whether a library function may continue that needs more stack than the kernel has left, usually for a report. It may
-// hold a lock that the report of an overflow needs, so it gets some room, once.
+// Whether a library function may continue that needs more stack than the kernel has left, usually for a report. The
+// function may hold a lock that the report of an overflow needs, so it gets some room, once.
 bool can_go_on(const void *pc, const void *address) {
     const bool of_kernel = are_of_one_module(pc, reinterpret_cast<const void *>(worker->launch->run));
     return (!of_kernel || report_in_progress.finding != nullptr) && worker->give_room_at(address);

@@ -56,7 +56,7 @@ template <class T> class Handles {
 Handles<Event> &events();
 Handles<Stream> &streams();
 
-// Whether a stream exists: CUDA's own three always do.
+// Whether a stream exists; CUDA's own three streams always exist.
 bool is_stream(cudaStream_t stream);
 // A stream that exists.
 Stream stream_of(cudaStream_t stream);

@@ -1,5 +1,5 @@
 // __device__, __constant__ and __managed__ variables of a whole program, for the checker: their addresses, and the
-// memory beside them that belongs to none.
+// memory beside them that belongs to no variable.
 #pragma once
 
 #include <cstddef>
@@ -8,13 +8,13 @@ namespace simt {
 
 constexpr size_t symbol_guard_bytes = 64 << 10, initialised_guard_bytes = 4 << 10;
 
-// Registers a variable; memory that g++ places beside variables which are declared before and after it.
+// Registers a variable, or a guard, which g++ places beside the variables declared before and after it.
 void add_symbol(const char *name, const void *start, size_t bytes);
 void add_guard(const void *start, size_t bytes);
 
 enum class SymbolAccess { elsewhere, near_by, within };
 
-// An access relative to the variables; one to a guard is reported. Near by: on a page with a variable or a guard.
+// An access relative to the variables; an access to a guard is reported. Near by: on a page with a variable or a guard.
 SymbolAccess check_symbols(const char *address, size_t bytes);
 
 } // namespace simt

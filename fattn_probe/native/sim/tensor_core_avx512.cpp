@@ -1,6 +1,6 @@
 // The tensor cores' arithmetic (tensor_core.h) with 512-bit registers: one lane for each of the 16 rows of a result.
 //
-// The rule is the same, and so is every bit; only the order of the work differs. Columns are taken one by one. The
+// The rule is the same, and so is every bit; only the order of the work differs. Columns are computed one by one. The
 // products of a column are A's k-th elements of all rows, kept in registers, times one element of B. Exponents are
 // added and compared as bytes, four columns at once.
 #include "tensor_core_avx512.h"
@@ -123,7 +123,7 @@ SIMT_AVX512_INLINE void largest_exponents(const Operands<K> &operands, int first
     }
 }
 
-// Toward zero to 24 bits; `sticky` keeps a trace of what was cut in the last bit (tensor_core.cpp, truncate).
+// Truncates toward zero to 24 bits; `sticky` keeps a trace of the cut bits in the last bit (tensor_core.cpp, truncate).
 template <bool sticky> SIMT_AVX512_INLINE __m256 truncate(__m512d exact) {
     __m512i bits = _mm512_castpd_si512(exact);
     if (sticky) {

@@ -16,8 +16,8 @@ struct Warp;
 // The reason why a fiber does not run.
 enum class Wait : uint8_t { none, warp, convergence, block, done };
 
-// How a fiber passes a loop of matrix instructions (ahead.h): in step with its warp; as the first, which records them;
-// or after it.
+// How a fiber passes a loop of matrix instructions (ahead.h): in step with its warp; as the first lane, which records
+// them; or after that lane.
 enum class Ahead : uint8_t { off, records, follows };
 
 constexpr size_t stack_bytes = 256 << 10;
@@ -76,9 +76,9 @@ void sync_block(const char *file, int line);
 // Ends the case, naming a CUDA feature that the simulator does not have.
 [[noreturn]] void report_unsupported(const char *what, const char *file, int line);
 
-// static_assert of HIP's device code, as a function: it is checked where it is reached. g++ before 13 refuses one that
-// fails in a branch of `if constexpr` that is not taken (CWG 2518); clang does not, and llama.cpp has such branches for
-// waves of 64.
+// static_assert of HIP's device code, as a function: it is checked where it is reached. g++ before 13 refuses an
+// assertion that fails in a branch of `if constexpr` that is not taken (CWG 2518); clang does not, and llama.cpp has
+// such branches for waves of 64.
 constexpr void assert_constant(bool holds, const char *message = "static_assert", const char *file = __builtin_FILE(),
                                int line = __builtin_LINE()) {
     if (!holds) {
@@ -93,7 +93,7 @@ void *static_shared_memory(const void *site, size_t bytes, size_t alignment);
 // `extern __shared__ T name[]` becomes `T * const name = dynamic_shared<T>()`.
 template <class T> T *dynamic_shared() { return static_cast<T *>(dynamic_shared_memory()); }
 
-// `__shared__ T name` becomes `T & name = static_shared<T>([]{})`: the lambda's type tells one variable from another.
+// `__shared__ T name` becomes `T & name = static_shared<T>([]{})`: the lambda's type distinguishes the variables.
 template <class T, class Site> T &static_shared(Site) {
     static const char site = 0;
     return *static_cast<T *>(static_shared_memory(&site, sizeof(T), alignof(T) < 16 ? 16 : alignof(T)));

@@ -69,7 +69,7 @@ inline Ints negative(Floats values) { return as<Ints>(values) < 0; }
 inline HalfOfInts negative(HalfOfFloats values) { return as<HalfOfInts>(values) < 0; }
 inline HalfOfInts negative(Doubles values) { return convert<HalfOfInts>(as<Longs>(values) < 0); }
 
-// The result of a comparison, to choose between `Integers`.
+// The result of a comparison, as a mask that chooses between `Integers`.
 template <class Integers, class Condition> inline auto mask(Condition condition) {
     if constexpr (std::is_arithmetic_v<Condition>) {
         return condition;

@@ -1,4 +1,4 @@
-// Warp-wide instructions: every lane hands in registers, the last lane to arrive does the work for all.
+// Warp-wide instructions: every lane hands in registers, and the last lane to arrive does the work for all.
 #pragma once
 
 #include "lanes.h"
@@ -15,8 +15,8 @@ constexpr int most_operands = 24, most_results = 16;
 constexpr int most_operands = 12, most_results = 8;
 #endif
 
-// Registers of one warp instruction, [register][lane]: for the fragments of matrix instructions this order is that of
-// the 8x8 tiles themselves (PTX ISA, "Matrix Fragments"), row by row, two f16 in each word.
+// Registers of one warp instruction, [register][lane]: for the fragments of matrix instructions, this is the order of
+// the 8x8 tiles themselves (PTX ISA, "Matrix Fragments"), row by row, with two f16 in each word.
 struct Registers {
     alignas(64) uint32_t in[most_operands][warp_size];
     alignas(64) uint32_t out[most_results][warp_size];
@@ -42,7 +42,7 @@ struct Warp {
     const void *site = nullptr;        // where the first lane to arrive is
     const Fiber *substitute = nullptr; // does the work of the instruction that the last lane did not reach
     Fiber *lanes[warp_size];
-    // Two sets: the first lane past an instruction may hand in the next one's registers while others still read.
+    // Two sets: the first lane past an instruction may hand in registers for the next one while other lanes still read.
     Registers registers[2];
     AheadWarp *ahead = nullptr;
     Groups *groups = nullptr; // of lanes that execute instructions without the others (group.h)
@@ -56,7 +56,7 @@ struct Warp {
 
 // The running lane meets the others of its warp at `instruction`, which all of them execute. True for the last lane to
 // arrive, which must do the work, then call `release_warp`. The others sleep until then. A lane that is woken earlier
-// must call `wait_further`, which is true for a lane that must do the work because the last one has returned instead of
+// must call `wait_further`, which is true if this lane must do the work because the last lane has returned instead of
 // arriving.
 bool meet_warp(const char *instruction);
 bool wait_further();

@@ -196,8 +196,8 @@ uint64_t Worker::random() { // splitmix64
     return z ^ z >> 31;
 }
 
-// The next lower lane of this warp that can run, else the highest of this warp, else that of the next warp that has
-// one.
+// The next lower lane of this warp that can run, or else this warp's highest such lane, or else that of the next warp
+// with one.
 //
 // Between two warp instructions the lanes run from the last to the first. Kernels that leave out a __syncwarp() rely on
 // lanes in lockstep, mostly where all lanes write and then only lane 0 (quantize_q8_1_to_shared with head size 64
@@ -235,7 +235,7 @@ Fiber *Worker::next_adversarial() {
     return warps[best].lanes[order_ == Order::last_first ? lowest_lane(lanes) : highest_lane(lanes)];
 }
 
-// Any lane of any warp; the last chosen warp then rests for a long time, so that others run far ahead of it.
+// Any lane of any warp; the last chosen warp then rests for a long time, so that other warps run far ahead of it.
 Fiber *Worker::next_at_random() {
     uint32_t choices[max_threads / warp_size];
     uint32_t count = 0;

@@ -1,4 +1,4 @@
-// One host thread that runs blocks, one after the other: its fibers, its shared memory, its scheduler.
+// One host thread that runs blocks one after another: its fibers, its shared memory, its scheduler.
 #pragma once
 
 #include "finding.h"
@@ -59,10 +59,10 @@ class Worker {
 
     void release_block(); // all threads have reached the barrier
 
-    // The running fiber cannot go on until another one has acted: run another.
+    // The running fiber cannot continue until another fiber has acted: run another fiber.
     void reschedule();
 
-    // The same for a lane that waits for the others of its warp or its block; returns false.
+    // Runs another fiber while this lane waits for the others of its warp or its block; returns false.
     bool next_lane_or_warp();
 
     void report_if_doomed(); // the running fiber goes on only because it has something to report
@@ -95,8 +95,8 @@ class Worker {
 
     uint64_t block_index() const; // of the running block, x fastest
 
-    // A fault of a thread of the running block. From now on only threads with lower numbers run; when none of them can
-    // go on, the fault of the lowest ends the process.
+    // A fault of a thread in the running block. From now on only threads with lower numbers run; when none of them can
+    // continue, the fault of the lowest faulty thread ends the process.
     void note_fault(const Finding &finding);
     bool has_fault() const { return faulty_thread_ != max_threads; }
     void stop_if_after_fault(); // the running thread, unless its number is lower

@@ -1,4 +1,4 @@
-// The contract between fattn-probe and an attention kernel of one's own: what the kernel gets, and what it writes.
+// The contract between fattn-probe and your own attention kernel: what the kernel gets, and what it writes.
 #ifndef FATTN_PROBE_ATTENTION_H // not `#pragma once`: a kernel may bring its own copy of this file
 #define FATTN_PROBE_ATTENTION_H
 
@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-// Elements from one row, head or sequence of a tensor to the next. The elements of a row lie side by side.
+// Elements from one row, head or sequence of a tensor to the next. The elements of a row are adjacent.
 struct strides {
     int64_t row, head, seq;
 };
@@ -40,7 +40,7 @@ template <typename KV> struct attention {
 
     __host__ __device__ int kv_head(int h) const { return h / (n_head / n_head_kv); }
 
-    // How many KV rows query i can see, from the first one on.
+    // The number of KV rows that query i can see, from the first row on.
     __host__ __device__ int visible(int i) const {
         const int last = i + 1 + n_kv - n_q;
         return !causal || last > n_kv ? n_kv : last < 0 ? 0 : last;

@@ -1,4 +1,4 @@
-// An error of the runtime ends the program with its place.
+// An error from the runtime ends the program with a message that names the place.
 #pragma once
 
 #include <cstdio>

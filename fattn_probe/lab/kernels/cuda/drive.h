@@ -11,7 +11,7 @@
 
 constexpr unsigned UNWRITTEN = 0x7FC0DEAD; // what O holds before the first run
 
-// A tensor in the file: the number of its memory, its first element there, and its strides, in elements.
+// A tensor in the file: the number of its memory, and, in elements, its start there and its strides.
 struct place {
     int64_t memory, first;
     strides of;
@@ -76,7 +76,7 @@ template <typename KV> attention<KV> op_of(const header &h, const std::vector<ch
             h.causal != 0};
 }
 
-// The first word of the output file; then follow O and the seconds of each timed run, or the text of the reason.
+// The first word of the output file; O and the seconds of each timed run follow, or the text of the reason.
 enum ending : int64_t { RAN = 0, CANNOT = 1 };
 
 inline void write(std::ofstream &file, const void *bytes, size_t size) { file.write((const char *)bytes, size); }
@@ -121,7 +121,7 @@ int drive(const Kernel &kernel, std::ifstream &file, const char *out, int warmup
     return to.flush() ? 0 : 1;
 }
 
-// Arguments: the op's file, the file for the output, runs before those that are timed, and timed runs.
+// Arguments: the op's file, the file for the output, the number of warm-up runs, and the number of timed runs.
 template <typename KV, typename Kernel> int drive(const Kernel &kernel, int argc, char **argv) {
     static_assert(std::is_invocable_r_v<const char *, Kernel, const attention<__half> &> ||
                       std::is_invocable_r_v<const char *, Kernel, const attention<__nv_bfloat16> &>,

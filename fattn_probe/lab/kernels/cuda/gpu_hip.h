@@ -22,5 +22,5 @@
 #define cudaSuccess hipSuccess
 #define __nv_bfloat16 __hip_bfloat16
 
-// Another lane's value: that of the lane whose number differs in the bits of `bits`.
+// The value of the lane whose number differs from this lane's number in the bits of `bits`.
 __device__ inline float shuffle_xor(float x, int bits) { return __shfl_xor(x, bits); }

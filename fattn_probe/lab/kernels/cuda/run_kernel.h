@@ -1,6 +1,6 @@
-// Launches one kernel on arrays that are files of a folder, named as its arguments: it reads the inputs and writes the
-// outputs, and the seconds of each timed run. fattn_probe/lab/kernels/tilelang_attention.py writes the main() that
-// calls it.
+// Launches one kernel on arrays in a folder, whose files are named after the kernel's arguments. Reads the inputs, and
+// writes the outputs and the seconds of each timed run. fattn_probe/lab/kernels/tilelang_attention.py writes the main()
+// that calls it.
 #pragma once
 
 #include <cuda_runtime.h>

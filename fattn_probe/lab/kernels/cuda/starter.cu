@@ -1,4 +1,4 @@
-// An attention kernel of my own. Run it on any scenario, and compare it with llama.cpp's:
+// My own attention kernel. Run it on any scenario, and compare it with llama.cpp's kernels:
 //
 //   fattn-probe compare prefill --kernel llama,FILE:my_attention
 //
@@ -35,7 +35,7 @@ template <typename KV> __global__ void my_kernel(const attention<KV> op) {
     op.o(s, h, i)[d] = weights > 0.0f ? weighted_v / weights : 0.0f;
 }
 
-// Launch the kernel. Returns nullptr, or why it cannot do this op.
+// Launches the kernel. Returns nullptr, or the reason why it cannot compute this op.
 template <typename KV> const char *my_attention(const attention<KV> &op) {
     const dim3 grid((op.hsv + THREADS - 1) / THREADS, op.n_q, op.n_head * op.n_seq);
     my_kernel<<<grid, THREADS>>>(op);

@@ -40,7 +40,7 @@ template <int D, typename KV> __device__ void multiply_QK(float *logit, const fl
     }
 }
 
-// Rescale this thread's sums, of channels lane, lane + TILED_LANES, ..., and add the weighted rows of V to them.
+// Rescale this thread's sums (channels lane, lane + TILED_LANES, ...), and add the weighted rows of V to these.
 template <int D, typename KV>
 __device__ void multiply_PV(float *sum, float rescale, const float *p, const KV *V_tile, int lane) {
     constexpr int OWN = D / TILED_LANES;

@@ -1,9 +1,9 @@
-// How long a kernel takes.
+// The time that a kernel takes.
 #pragma once
 
 #include "checked.h"
 
-// Milliseconds of a launch, by events around it. On a simulated GPU they measure the host.
+// Milliseconds of a launch, from events around it. On a simulated GPU, these are the host's times.
 template <typename Launch> float milliseconds(const Launch &launch) {
     cudaEvent_t start, stop;
     CHECKED(cudaEventCreate(&start));

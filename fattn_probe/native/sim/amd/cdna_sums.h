@@ -9,7 +9,7 @@
 
 namespace simt::amd {
 
-// fma(a[k], b[k], c), one k after the other: the compiler contracts.
+// fma(a[k], b[k], c), one k after another; the compiler contracts the expression.
 template <int K> Words in_order(const float *a, const Floats *b, Words c) {
     Floats sum = as<Floats>(c);
     for (int k = 0; k < K; k++) {
@@ -65,7 +65,7 @@ inline float plain_sum(const ScaledNumber *a, const Scaled *b, int count, int co
 constexpr int cdna_zero = -126; // the exponent of a zero
 
 // Products are truncated to 24 bits after the point at the largest exponent (a product's exponent is the sum of its
-// factors' exponents), and summed exactly; add_aligned() adds c. Then follows the next `group` of products.
+// factors' exponents), and summed exactly; add_aligned() adds c. The next `group` of products follows.
 template <int K, int group> Words fused(const ScaledNumber *a, const Scaled *b, Words c) {
     Floats sum = as<Floats>(c);
     for (int first = 0; first < K; first += group) {

@@ -38,7 +38,7 @@ template <bool is_signed> struct Byte {
     static Ints decode(Words words) { return is_signed ? as<Ints>(words << 24) >> 24 : as<Ints>(words & 0xFF); }
 };
 
-// A denormal factor becomes a zero, of the same sign or positive.
+// A denormal factor becomes a zero: of the same sign with `keeps_sign`, otherwise positive.
 template <class Type, bool keeps_sign> struct Flushed : Type {
     static Floats decode(Words words) {
         const Floats values = Type::decode(words);

@@ -65,7 +65,7 @@ template <int N> using BfloatVector = ext_vector<__nv_bfloat16, N>;
 
 #if SIMT_GFX_NUMBER >= 0x1100
 namespace simt::amd {
-// A and B of iu8 are any vectors of 32-bit words that have `bytes` bytes. `clamp`: an overflow saturates.
+// A and B of iu8 are any vectors of 32-bit words with `bytes` bytes. With `clamp`, an overflow saturates.
 template <size_t bytes, class AB, class CD>
 SIMT_PART inline CD wmma_iu8(bool a_signed, const AB &a, bool b_signed, const AB &b, const CD &c, bool clamp) {
     static_assert(sizeof(AB) == bytes && sizeof(CD) == 32, "as clang demands");

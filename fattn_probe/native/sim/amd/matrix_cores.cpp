@@ -18,8 +18,8 @@ constexpr bool rdna3 = false, rdna4 = false;
 #endif
 
 // The position of element (x, y) of a matrix: (row, k) for A, (column, k) for B, (column, row) for C and D. x runs
-// along the lanes. `chunk` consecutive y are in the registers of one lane, `bits` each; the next chunk is in the next
-// of `groups` groups of lanes; after the last group come further registers of the first.
+// along the lanes. `chunk` consecutive y, of `bits` bits each, are in the registers of one lane. The next chunk is in
+// the next of `groups` groups of lanes; the chunk after the last group is in further registers of the first group.
 template <int width, int groups, int chunk, int bits> struct Layout {
     static constexpr int lane(int y) { return width * (y / chunk % groups); }
     static constexpr int first_bit(int y) { return (y / (chunk * groups) * chunk + y % chunk) * bits; }

@@ -1,7 +1,7 @@
 // The results of AMD's matrix instructions, on registers [register][lane]; `d` may be `c`.
 //
 // The positions of elements are from AMD's instruction set guides and its matrix instruction calculator.
-// `fattn_probe/cases/device/amd_arithmetic.csv` gives the rounding of each instruction, and its source.
+// `fattn_probe/cases/device/amd_arithmetic.csv` lists the rounding of each instruction, and the source for it.
 #pragma once
 
 #include "../lanes.h"
@@ -16,7 +16,7 @@ void wmma_f32_16x16x16_bf16(const LaneWords *a, const LaneWords *b, const LaneWo
 void wmma_i32_16x16x16_iu8(bool a_signed, bool b_signed, bool clamp, const LaneWords *a, const LaneWords *b,
                            const LaneWords *c, LaneWords *d);
 #if SIMT_GFX_NUMBER < 0x1200
-// C and D have one f16 in each register, in the upper half if `high`; the other half of D is that of C.
+// C and D have one f16 in each register, in the upper half if `high`; D's other half is copied from C.
 void wmma_f16_16x16x16_f16(bool high, const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d);
 #else
 void wmma_f16_16x16x16_f16(const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d);

@@ -31,7 +31,7 @@ inline Units<Integers> add_units(const Reals (&terms)[2], const Integers (&expon
     return {total, grid};
 }
 
-// The largest integer that is not larger; the value has as many bits as `Reals` can hold.
+// The largest integer that is not larger than the value, which has at most as many bits as `Reals` can hold.
 template <class Integers, class Reals> inline Integers floor_of(Reals value) {
     const auto cut = convert<Integers>(value);
     return mask<Integers>(convert<Reals>(cut) > value) ? Integers(cut - 1) : cut;

@@ -1,5 +1,5 @@
 // f16 for device code compiled as C++: CUDA's names and semantics (CUDA Math API, "Half Precision"), on the host's own
-// conversion instructions. Every operation rounds once. A product that is added is fused, as ptxas fuses it.
+// conversion instructions. Every operation rounds once. An added product is fused with the sum, as ptxas fuses it.
 #pragma once
 
 #include "../half_bits.h"

@@ -26,7 +26,7 @@ template <int fraction, int least> uint8_t fp8_code(double value, double largest
     if (std::isnan(value)) {
         return 0x7F;
     }
-    // E4M3's next code is a NaN, which a tie does not reach: 448 is even. E5M2's is infinity, which a tie reaches.
+    // The next code of E4M3 is a NaN, which a tie does not reach: 448 is even. E5M2's is infinity, which it reaches.
     if (size > largest + half_step || (fraction == 2 && size == largest + half_step)) {
         return sign | static_cast<uint8_t>(saturation == __NV_SATFINITE ? largest_code : largest_code + 1);
     }
@@ -118,7 +118,7 @@ inline __nv_fp8x2_storage_t __nv_cvt_bfloat16raw2_to_fp8x2(const __nv_bfloat162_
     return simt::two_codes(__nv_cvt_bfloat16raw_to_fp8({x.x}, saturation, format),
                            __nv_cvt_bfloat16raw_to_fp8({x.y}, saturation, format));
 }
-// f16 holds every number of both formats. A NaN is CUDA's, 0x7FFF.
+// f16 holds every number of both formats. A NaN becomes 0x7FFF, as in CUDA.
 inline __half_raw __nv_cvt_fp8_to_halfraw(__nv_fp8_storage_t x, __nv_fp8_interpretation_t format) {
     __nv_fp8_e4m3 number;
     number.__x = x;

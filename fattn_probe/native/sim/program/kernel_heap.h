@@ -1,5 +1,5 @@
 // new, malloc, delete and free in kernels: the rewriter puts `new (simt::in_kernel) T` for `new T`, and functions of
-// namespace simt for the others.
+// namespace simt for the other three.
 #pragma once
 
 #include <cstddef>

@@ -37,7 +37,7 @@ template <class Kernel, class... Parameters> struct ConfiguredAs {
     }
 };
 
-// The same for a kernel whose parameters are known; the lambda calls it.
+// Makes the call for a kernel whose parameters are known; the lambda calls the kernel.
 template <class... Parameters, class Kernel>
 ConfiguredAs<Kernel, Parameters...> launch_as(void (*)(Parameters...), Kernel kernel, dim3 grid, dim3 block,
                                               size_t shared = 0, cudaStream_t stream = nullptr) {

@@ -1,7 +1,7 @@
-// Included before the first line of a whole program, host code and kernels in one file: prelude.h, and what programs
-// use that llama.cpp's kernels do not.
+// Included before the first line of a whole program (host code and kernels in one file): prelude.h, and the functions
+// that programs use but llama.cpp's kernels do not.
 //
-// g++ compiles both in one pass. So __CUDA_ARCH__ is defined in host code too.
+// g++ compiles host code and kernels in one pass, so __CUDA_ARCH__ is also defined in host code.
 #pragma once
 
 #include "../prelude.h"

@@ -1,4 +1,4 @@
-// Functions of a warp that llama.cpp's attention kernels do not use, and those without a mask (until CUDA 8; HIP's).
+// Warp functions that llama.cpp's attention kernels do not use, and warp functions without a mask (CUDA 8, HIP).
 #pragma once
 
 #include "../intrinsics.h"
@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-// In HIP and old CUDA, a lane that does not call the function has no value: only the lanes at one place take part.
+// In HIP and old CUDA, a lane that does not call the function has no value: only the lanes at the same place take part.
 template <class T> inline T __shfl(T value, int source, int width = simt::warp_size, int line = __builtin_LINE()) {
     return __shfl_sync(__activemask(line), value, source, width);
 }

@@ -1,7 +1,7 @@
-// The host's part: devices, memory, launches, findings. All that a dry run needs; the same for all GPUs and flavours.
+// The host's part: devices, memory, launches, findings. A dry run needs only this. It is the same for all GPUs and
+// flavours.
 //
-// One translation unit, because the C++ library's headers would take half of the time to compile these files
-// separately.
+// One translation unit, because separate files would take half of their compile time for the C++ library's headers.
 #include "amd/occupancy.cpp"
 #include "copies.cpp"
 #include "cudart.cpp"

@@ -1,4 +1,4 @@
-// HIP's cooperative groups are CUDA's.
+// HIP's cooperative groups are the same as in CUDA.
 #pragma once
 
 #include <cooperative_groups.h>

@@ -1,4 +1,4 @@
-// HIP's f8 types: CUDA's, and CDNA3's variant of e4m3.
+// HIP's f8 types: the types of CUDA, and CDNA3's variant of e4m3.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -8,7 +8,7 @@
 
 #define __hip_fp8_e4m3 __nv_fp8_e4m3
 
-// e4m3 with a bias of 8: no infinity and no negative zero; the bits of the latter are the only NaN.
+// e4m3 with a bias of 8: no infinity and no negative zero, whose bits are the only NaN.
 struct __hip_fp8_e4m3_fnuz {
     uint8_t __x;
 

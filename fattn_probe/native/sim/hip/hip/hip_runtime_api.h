@@ -1,4 +1,4 @@
-// The host's part; there is one header for both.
+// The host part of HIP; a single header serves host and device.
 #pragma once
 
 #include "hip_runtime.h"

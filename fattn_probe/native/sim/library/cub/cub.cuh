@@ -1,4 +1,4 @@
-// A stand-in for CUB, NVIDIA's library of sorts, sums and scans: those that ggml's ops call.
+// A stand-in for CUB, NVIDIA's library of sorts, sums and scans, with the functions that ggml's ops call.
 //
 // The library's kernels are not simulated. A call for the whole device computes at once, on the simulator's memory;
 // it adds in the order of the elements, unlike the library.
@@ -27,7 +27,7 @@ template <typename Work> cudaError_t compute(const void *storage, size_t &bytes,
     return cudaSuccess;
 }
 
-// A float's place in the order of a radix sort: -0 is 0, and NaN is larger than infinity, or less with a sign.
+// A float's place in the order of a radix sort: -0 equals 0, NaN is above infinity, and a negative NaN below -infinity.
 inline uint32_t rank(float key) {
     uint32_t bits;
     key = key == 0 ? 0 : key;
@@ -61,7 +61,7 @@ void sort_segments(const Key *keys, Key *keys_out, const Value *values, Value *v
 
 } // namespace stand_in
 
-// The last arguments, which bits of a key count and the stream, do not matter here: ggml sorts by all bits.
+// The last arguments (the bits of a key that count, and the stream) do not matter here: ggml sorts by all bits.
 struct DeviceRadixSort {
     template <typename Key, typename Value, typename... More>
     static cudaError_t SortPairs(void *storage, size_t &bytes, const Key *keys, Key *keys_out, const Value *values,

@@ -1,5 +1,5 @@
 // Cooperative groups of one block (CUDA C++ Programming Guide, "Cooperative Groups"): block, tiles of a warp, coalesced
-// lanes; reduce and scans are in cooperative_groups/. A grid has its indices here, but no barrier.
+// lanes; reduce and scans are in cooperative_groups/. Here, a grid has its indices, but no barrier.
 #pragma once
 
 #include "../warp_functions.h"
@@ -31,7 +31,7 @@ constexpr simt::LaneMask first_lanes(unsigned number) {
     return number >= static_cast<unsigned>(simt::warp_size) ? simt::full_mask : simt::lanes_below(number);
 }
 
-// Lanes of a warp. `rank` numbers those of the mask from the lowest.
+// Lanes of a warp. `rank` numbers the lanes of the mask, from the lowest on.
 class lanes {
   public:
     explicit lanes(simt::LaneMask mask) : mask_(mask) {}
@@ -138,7 +138,7 @@ inline thread_group tiled_partition(const thread_group &, unsigned number) {
     return thread_group(ones << (simt::self->lane / number * number));
 }
 
-// The barrier of a grid needs all of its blocks at once, and blocks run one after the other here.
+// The barrier of a grid needs all of its blocks at once, but here, blocks run one after another.
 class grid_group {
   public:
     static unsigned long long num_blocks() {
@@ -160,7 +160,7 @@ class grid_group {
 };
 inline grid_group this_grid() { return {}; }
 
-// One thread of a group calls a function; with `_broadcast`, all get its result.
+// One thread of a group calls a function; with `_broadcast`, all threads get the result.
 template <class Group, class Function, class... Arguments>
 void invoke_one(const Group &group, Function &&function, Arguments &&...arguments) {
     if (group.thread_rank() == 0) {

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-// Copies `bytes` (4, 8 or 16) to shared memory, the last `zeros` of which are 0 and not read.
+// Copies `bytes` (4, 8 or 16) to shared memory; the last `zeros` of these are not read and become 0.
 inline void __pipeline_memcpy_async(void *to, const void *from, size_t bytes, size_t zeros = 0) {
     simt::copy_async(to, from, bytes, bytes - zeros);
 }

@@ -1,1 +1,1 @@
-// threadIdx and the others: prelude.h defines them.
+// threadIdx, blockIdx, blockDim and gridDim: prelude.h defines these.

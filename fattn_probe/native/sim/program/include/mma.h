@@ -1,8 +1,8 @@
 // nvcuda::wmma for f16 and bf16: tiles of 16x16x16, 32x8x16 and 8x32x16 (CUDA C++ Programming Guide, "Warp Matrix
-// Functions"). Products are those of mma.m16n8k16, with the tensor cores' rounding.
+// Functions"). Products are computed as by mma.m16n8k16, with the tensor cores' rounding.
 //
-// CUDA does not specify which lane holds which element; here, the layout is that of Ampere's registers. A tile of 8
-// rows is computed as the transpose of one of 8 columns.
+// CUDA does not specify which lane holds which element; here, the layout is that of Ampere's registers. A tile with 8
+// rows is computed as the transpose of a tile with 8 columns.
 #pragma once
 
 #include "../../ptx.h"
@@ -64,8 +64,8 @@ template <class Use, int m, int n, int k, class T, class Layout = void> class fr
     static_assert(k == 16 && ((m == 16 && n == 16) || (m == 32 && n == 8) || (m == 8 && n == 32)),                     \
                   "the simulator has wmma for 16x16x16, 32x8x16 and 8x32x16 of __half and __nv_bfloat16")
 
-// The common part of A (m rows) and B (n columns): `outer` is m or n. It has tiles of 16 if it becomes mma's A, and of
-// 8 for mma's B.
+// The common part of A (m rows) and B (n columns): `outer` is m or n. It has tiles of 16 if it becomes the A of mma,
+// and tiles of 8 if it becomes the B.
 template <int outer, bool wide, class T, class Layout, bool rows> struct operand {
     static_assert(std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>,
                   "the simulator has wmma for __half and __nv_bfloat16");

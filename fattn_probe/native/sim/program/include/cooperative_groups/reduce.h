@@ -24,7 +24,7 @@ template <class T> struct bit_xor {
     T operator()(T a, T b) const { return a ^ b; }
 };
 
-// By halves, as CUDA does for tiles; the order matters for floats.
+// Reduces by halves, as CUDA does for tiles; the order matters for floats.
 template <class Group, class T, class Operation> T reduce(const Group &group, T value, Operation operation) {
     const unsigned size = group.size();
     if ((size & (size - 1)) != 0) {
