@@ -116,8 +116,8 @@ class ReleaseRange:
     def of(self, build_number: str, known: Sequence[int]) -> bool | None:
         """Whether a release has the defect, judging by known releases (sorted); None if the nearest ones differ.
 
-        A release newer than all known ones is like the newest. A release without a number only has defects that were
-        never fixed.
+        A release newer than all known ones is treated like the newest. A release without a number is assumed to have
+        only defects that were never fixed.
         """
         if not build_number.isdecimal():
             return None if self.until is not None else True

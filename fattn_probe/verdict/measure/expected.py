@@ -14,9 +14,9 @@ from fattn_probe.verdict.truth.error_model.prediction import ODDS, RMSE_LIMIT, P
 SAMPLING = 5.0
 """If the prediction samples rows, the limit is widened by this many of its standard errors."""
 ROW_LIMIT = 16.0
-"""The limit for a single row: its few errors depend on each other."""
+"""The limit for a single row; it is wide because a row's few errors depend on each other."""
 MODEL_LIMIT = 0.14
-"""Limit of the output's RMSE distance from the model, as a share of the model's own error: 2 % of its NMSE."""
+"""Limit on the output's RMSE distance from the model, as a share of the model's own RMSE (2 % of its NMSE)."""
 MODEL_ROW_LIMIT = 0.5
 DECIDES = "the scenario's tolerance decides"
 SMALL_ROW = 1e-3

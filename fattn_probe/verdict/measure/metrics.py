@@ -193,7 +193,7 @@ def unequal(a: F32, b: F32) -> Bools:
 
 
 def deviation_from(dst: F32, reference: F64, tolerance: Tolerance) -> Deviation:
-    """Non-finite elements, and the main contributors to rows (sequence, query, head) over tolerance."""
+    """The errors; wrong are non-finite elements, and the main contributors to rows over the tolerance."""
     finite = np.isfinite(dst)
     difference = np.where(finite, dst, 0.0) - np.where(finite, reference, 0.0)
     off = np.einsum("sqhd,sqhd->sqh", difference, difference)

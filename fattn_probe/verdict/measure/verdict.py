@@ -19,7 +19,7 @@ BIASED = 1e-3
 """The mean error, as a share of the answer's size, that causes a warning."""
 FEW_BITS = "equal the rounding model in every bit; usually all do"
 LEAST_BITS = 0.9
-"""If a smaller share of elements equals the rounding model, a kernel must compute differently. The shipped cases
+"""If a smaller share of elements equals the rounding model, the kernel must compute differently. The shipped cases
 give 1.0 on an H200 and on simulated GPUs; other compilers should give at least 0.97."""
 CHANCE = 5.0
 """The number of standard deviations by which a mean error must differ from 0."""
@@ -122,7 +122,7 @@ def judge(
     bit_exact = expected is not None and expected.bit_exact
     judged = accuracy(dst, reference, metrics, design, bit_exact=bit_exact)
     deviation = _deviation(dst, reference, tolerance, held, bool(inaccurate))
-    masked_nan = False  # whether elements are not finite, all of them are NaN, and all of these in fully masked rows
+    masked_nan = False  # whether there are non-finite elements, all of which are NaN in fully masked rows
     if fully_masked is not None and metrics.nan and not (metrics.unwritten or metrics.inf):
         masked_nan = not (np.isnan(dst).any(axis=3) & ~fully_masked).any()
     problems = _not_finite(metrics, masked_nan=masked_nan) + designed + inaccurate

@@ -126,7 +126,7 @@ class Kernel:
 def kernel_of(op: Op, geometry: Geometry | None, arch: int) -> Kernel | None:
     """The arithmetic of the attention kernel with this geometry; None for a family without an error model.
 
-    `arch` is nvcc's number of the architecture, 90 for Hopper.
+    `arch` is nvcc's number for the architecture, 90 for Hopper.
     """
     describe = None if geometry is None else BY_FAMILY.get(geometry.kernel.family.name)
     return None if geometry is None or describe is None else describe(op, geometry, arch)
