@@ -1,6 +1,6 @@
 """Statistics of the values of a recorded op by head, and the distance of a kernel's numbers from the limits of f16.
 
-For the terminal they are a table, and for a browser a self-contained page.
+The terminal shows them as a table, a browser as a self-contained page.
 """
 
 import math

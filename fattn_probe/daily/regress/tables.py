@@ -303,7 +303,7 @@ def render_runs(rows: Sequence[tuple[Run, dict[str, int]]]) -> RenderableType:
     """Show the runs of a history, newest last."""
     words = []
     for run, counts in rows:
-        state = _counted(counts) + ("" if run.ended else " (did not end)")
+        state = _counted(counts) + ("" if run.ended else " (did not finish)")
         words.append((run.uid[:8], minute(run.started), run.suite, run.identity.device, run.identity.tree, state))
     columns = ("run", "started", "suite", "on", "source", "results")
     return Table(columns, tuple(words), prose=frozenset({"results"}), heading=columns[:2])

@@ -38,7 +38,7 @@ VARIABLES = ("CUDA_", "FATTN_PROBE_", "GGML_", "LD_")
 
 @dataclass(frozen=True)
 class Verdicts:
-    """The stored verdicts of an entry's cases on a target; `conditions` describes all that affects them but the code.
+    """The stored verdicts of an entry's cases on a target; `conditions` describes what affects them besides the code.
 
     `release` is the build number of an unchanged release, None for any other source. Launch records mark a kernel's
     figures (registers and so on) as the source's own, or as those of the release from which an edited source started;
