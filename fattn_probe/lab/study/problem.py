@@ -175,7 +175,7 @@ def count(length: int, size: int) -> int:
 
 
 def exp_below(x: F64, m: F64) -> F64:
-    """e^(x - m) for x <= m, and 0 where x is -inf, even if m is -inf too (no unmasked KV row yet)."""
+    """e^(x - m) for x <= m, and 0 where x is -inf, even if m is also -inf (no unmasked KV row yet)."""
     return np.exp(x - np.where(np.isneginf(m), 0.0, m))
 
 
