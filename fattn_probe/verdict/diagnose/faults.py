@@ -139,7 +139,7 @@ FAULTS = (
     RowFault("scale", "the logits, the mask, the slope or the softcap have a wrong factor", score.searched),
     RowFault("softcap", "", score.softcaps),
     RowFault("rounding", "", score.rounded, rarity=2.0),
-    # "All weights are lost" would explain this output too, but no better.
+    # "All weights are lost" would also explain this output, but not better.
     RowFault("zero", "the output is zero", score.zeros, rarity=-UNLIKELY, constant=True),
     RowFault("row-elsewhere", "the output is a different row's answer", lambda wrong: wrong.others),
     RowFault("zero", "some columns of the output are zero", score.zeros, Search.COLUMNS, -UNLIKELY, constant=True),

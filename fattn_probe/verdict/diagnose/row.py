@@ -1,6 +1,6 @@
 """A wrong row of the output, and the changes that faults cause.
 
-A row has its logits and weights in float64, the memory around its operands, and its error. Faults of one kind predict
+A row has its logits and weights in float64, the memory around its operands, and its error. Each kind of fault predicts
 errors (`Moves`). A fault fits if the remaining error is not larger than the kernel's rounding. The most likely fault
 leaves the smallest error, given the number of alternatives (Schwarz' criterion, Annals of Statistics 6, 1978).
 """

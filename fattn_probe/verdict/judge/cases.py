@@ -79,8 +79,8 @@ class Answers:
 class JudgedCase:
     """A case for a target and the build of a session, and how it is judged.
 
-    `arch` is nvcc's number for the architecture, `constants` are those of the source's kernels (None if unknown), and
-    `part` is the part of the case to run and to judge (None for all). `geometry` is the launches' division of the
+    `arch` is nvcc's number for the architecture. `constants` are those of the source's kernels, None if unknown. `part`
+    is the part of the case to run and to judge, None for all. `geometry` is the launches' division of the
     output, None before a run and for unknown kernels. `baseline` is a correct run on the same target: its output
     replaces the rounding model. Failures with a baseline are not diagnosed, nor are those with `diagnosed` False.
     """

@@ -29,8 +29,8 @@ MODEL_FLOP = 4e9
 def bit_exact(provenance: Mapping[str, str], arch: int) -> bool:
     """Whether a correct kernel of a build usually equals the rounding model in every bit.
 
-    False for debug builds, which fuse no multiply-adds (80 % of the elements of `gqa` are equal), and for real GPUs
-    whose special functions were not measured (with correctly rounded exponentials, 12 to 65 % are equal).
+    False for debug builds, which fuse no multiply-adds: 80 % of the elements of `gqa` are equal. False also for real
+    GPUs whose special functions were not measured: with correctly rounded exponentials, 12 to 65 % are equal.
     """
     measured = provenance.get("engine") == "sim" or arch in MEASURED_ARCHS
     return measured and provenance.get("flavour") == "release"

@@ -1,6 +1,6 @@
 """The origin of the code that ran: the built tree, and the release that it comes from.
 
-A defect in the tree does not excuse a failure, because a change may have introduced it: the release must have it too.
+A defect in the tree does not excuse a failure, because a change may have introduced it: the release must also have it.
 A defect is recognised by fragments of C++ in the patched CUDA files of a tree.
 """
 

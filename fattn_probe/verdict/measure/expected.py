@@ -56,12 +56,12 @@ class Expected:
 class Design:
     """Whether an output is the result of its kernel's arithmetic.
 
-    `by` is the basis: `model` or `prediction`. `error_by_bound` is the largest |error| as a share of its element's
-    bound. `rmse_by_predicted` and `row_rmse_by_predicted` (worst row) are relative to the prediction. `off_model` and
-    `row_off_model` are the RMSE of output - model as a share of the model's own error. `equal_bits` is the share of
-    elements that equal the model in every bit. Unknown values are None. `lost` gives the origin of the predicted mean
-    error; `assumed` the parts of the kernel's arithmetic that are only assumed, if the prediction depends on any.
-    Raises ValueError if an output passes although one of its figures is NaN.
+    `by` is the basis of the decision: `model` or `prediction`. `error_by_bound` is the largest |error| as a share of
+    its element's bound. `rmse_by_predicted` and `row_rmse_by_predicted` (worst row) are relative to the prediction.
+    `off_model` and `row_off_model` are the RMSE of output - model as a share of the model's own error. `equal_bits` is
+    the share of elements that equal the model in every bit. Unknown values are None. `lost` gives the origin of the
+    predicted mean error; `assumed` the parts of the kernel's arithmetic that are only assumed, if the prediction
+    depends on any. Raises ValueError if an output passes although one of its figures is NaN.
     """
 
     passes: bool

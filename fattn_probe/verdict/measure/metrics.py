@@ -98,7 +98,7 @@ def f16_spacing(values: F64) -> F64:
 
 
 def nmse(dst: npt.NDArray[np.floating[Any]], reference: F64) -> float:
-    """sum((dst-ref)^2)/sum(ref^2) in float64; for an answer of zeros, 0 if dst is zero too, else infinite."""
+    """sum((dst-ref)^2)/sum(ref^2) in float64; for an answer of zeros, 0 if dst is also zero, else infinite."""
     difference = (dst - reference).ravel()
     answer = reference.ravel()
     return _ratio(float(difference @ difference), float(answer @ answer))

@@ -98,13 +98,13 @@ def judge(
     """Judge an output against the exact answer and the expected output of its kernel.
 
     It passes if every element is written and finite, and the output is as designed and within the tolerance. A default
-    tolerance applies only to rows without an expectation. It is unjudged if the exact answer is not finite, or if rows
-    outside the tolerance count as designed only because the prediction allows any value, unless they match the kernel's
-    own weights applied to V. Arrays have dst's shape (n_seq, n_q, n_head, hsv). `fully_masked` (n_seq, n_q, n_head)
-    marks the rows whose mask is -inf everywhere; it does not change the verdict, but explains NaNs that occur only
-    there. Without `predictions`, the prediction's numbers are left out where the rounding model decides, unless there
-    is a mean error to compare. `describe` puts the wrong rows (n_seq, n_q, n_head) into words, and `place` gives an
-    element its coordinate in the whole output. InputError for different shapes.
+    tolerance applies only to rows without an expectation. An output is unjudged if the exact answer is not finite. It
+    is also unjudged if rows outside the tolerance count as designed only because the prediction allows any value,
+    unless these rows match the kernel's own weights applied to V. Arrays have dst's shape (n_seq, n_q, n_head, hsv).
+    `fully_masked` (n_seq, n_q, n_head) marks the rows whose mask is -inf everywhere; it does not change the verdict,
+    but explains NaNs that occur only there. Without `predictions`, the prediction's numbers are left out where the
+    rounding model decides, unless there is a mean error to compare. `describe` puts the wrong rows (n_seq, n_q, n_head)
+    into words, and `place` gives an element its coordinate in the whole output. InputError for different shapes.
     """
     if not np.isfinite(reference).all():
         return Verdict(Status.UNJUDGED, "the exact answer is not finite everywhere")
@@ -167,7 +167,7 @@ def accuracy(dst: F32, reference: F64, metrics: Metrics, design: Design | None, 
     """Whether an output is close to the exact answer: its NMSE against upstream's bound, and the bias of its errors.
 
     A mean error counts if it is at least a thousandth of the answer's size, and either predicted or far larger than
-    chance. With `bit_exact`, many elements that differ from the rounding model cause a warning too.
+    chance. With `bit_exact`, many elements that differ from the rounding model also cause a warning.
     """
     if not metrics.all_finite:
         return Accuracy(False, "not finite everywhere")

@@ -51,7 +51,7 @@ class State:
     VKQ: F32
 
     def reset(self, where: Bools) -> None:
-        """Start again in the columns that `where` (batch, columns) marks."""
+        """Reset the columns that `where` (batch, columns) marks."""
         for array, value in ((self.maximum, LOWEST), (self.rowsum, 0), (self.VKQ, 0)):
             np.moveaxis(array, 1, 2)[where] = value
 
