@@ -210,7 +210,7 @@ def render_versions(found: Sequence[Versions]) -> RenderableType:
         for name, result in item.a.items():
             other, changes = item.b[name], kinds[name]
             first, second = result.kernel or result.status, other.kernel or other.status
-            # For launches and bits, show the numbers too, which are in no other column.
+            # For launches and bits, also show the numbers, which no other column contains.
             numbers = (ChangeKind.LAUNCH, ChangeKind.BITS)
             words = (f"{one.kind}: {one.words}" if one.kind in numbers else one.kind for one in changes)
             said = Text("\n".join(words) or "nothing")

@@ -129,7 +129,7 @@ class NaNSearch:
         place = next((f"{file}:{line}" for line in matching(overlay_lines(self.source / file), pattern)), "")
         said = "its mask is -inf everywhere, " if masked else ""
         where = "at the end of the kernel" if alone else "in the fixup kernel"
-        why = f"its accumulators are finite; {said}its KQ_rowsum is 0, by which it is divided {where}, {place}"
+        why = f"its accumulators are finite; {said}its KQ_rowsum is 0, and the row is divided by it {where}, {place}"
         return replace(last, words=f"{last.words}: {why}", block=pieces[-1][0].block if pieces else None, place=place)
 
     def pieces(self, sequence: int, query: int, head: int) -> list[tuple[BlockWork, int]]:
