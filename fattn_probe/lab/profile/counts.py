@@ -28,7 +28,7 @@ BY_ADDRESS = ("load_wavefronts", "ldmatrix_wavefronts", "store_wavefronts")
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes in whole sectors that a kernel asked for in one tensor."""
+    """Bytes, in whole sectors, that a kernel requested from one tensor."""
 
     tensor: str
     read: int
@@ -187,7 +187,7 @@ DIM = re.compile(r"\d+")
 
 
 def options() -> tuple[str, ...]:
-    """The options of ncu: one regular expression, so that it leaves out metrics that a GPU lacks instead of failing."""
+    """The options of ncu: one regular expression, with which ncu omits metrics that a GPU lacks instead of failing."""
     names = "|".join(re.escape(metric) for metric in ASKED)
     metrics = f"regex:^({names})$"
     return ("--csv", "--print-units", "base", "--target-processes", "all", "--metrics", metrics)

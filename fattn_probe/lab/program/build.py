@@ -80,7 +80,7 @@ class Program:
 
     @property
     def hip(self) -> bool:
-        """Whether it is a HIP program."""
+        """Whether this is a HIP program."""
         return self.path.suffix == ".hip" or any(HIP in INCLUDE.findall(text) for text in self.texts.values())
 
     @property
@@ -197,7 +197,7 @@ class Maker:
 
     @property
     def amd(self) -> bool:
-        """Whether it is for an AMD GPU."""
+        """Whether the programs are for an AMD GPU."""
         return is_amd(self.arch)
 
     def make(self, program: Program, report: Report = silent) -> Executable:

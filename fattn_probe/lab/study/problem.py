@@ -21,8 +21,8 @@ Index = int | slice
 class SlowMemory:
     """Named arrays, with counts of the elements read and written.
 
-    An algorithm reads its inputs only with `load` and writes its results only with `store`; values in between are on
-    chip and free. `reads` and `writes` count elements, not bytes, by name of the array.
+    An algorithm reads its inputs only with `load` and writes its results only with `store`; intermediate values are
+    on chip and not counted. `reads` and `writes` count elements, not bytes, by name of the array.
     """
 
     def __init__(self, **arrays: F64) -> None:
