@@ -209,7 +209,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
 
 
 def _causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate]]) -> Sequence[Said]:
-    """The causes of the finite and of the non-finite rows; the one that explains the most rows comes first."""
+    """The causes of finite and of non-finite wrong rows; the one that explains the most rows comes first."""
     wrong, dst = evidence.wrong.any(axis=3), evidence.dst
     bad = wrong & ~evidence.finite
     number = int(wrong.sum())

@@ -241,7 +241,7 @@ def agreed(rows: Sequence[Sequence[Candidate]], share: float = 1.0) -> list[Said
 
 
 def in_order(causes: Iterable[Said]) -> list[Said]:
-    """The causes that explain at least half of all wrong rows, those that explain most first."""
+    """The causes that explain at least half of all wrong rows; the one that explains the most comes first."""
     return sorted((one for one in causes if one.share >= AGREED), key=lambda one: (-one.share, one.score))
 
 

@@ -64,7 +64,7 @@ class Region:
 class Pattern:
     """A region in words; `precision` is the wrong share of its elements, `recall` its share of all wrong elements.
 
-    `also` has other descriptions of the same region; `saved` is the number of bits that the pattern saves.
+    `also` contains other descriptions of the same region; `saved` is the number of bits that the pattern saves.
     """
 
     words: str

@@ -327,7 +327,7 @@ def known_of(
     finding: Finding | None = None,
     capture: Capture | None = None,
 ) -> Known:
-    """The known defect of llama.cpp that causes a failure or may cause it; none if a wrong output also fails checks."""
+    """The known defect of llama.cpp that causes or may cause a failure; none if a wrong output also fails checks."""
     failed = tuple(check.name for check in checks if check.fails)
     odd = failed and (verdict.status is Status.FAIL or subject.target.engine != "sim")
     if status_of(verdict, checks) is not Status.FAIL or odd:

@@ -37,7 +37,7 @@ UNPROBED = "to tell whether the code that ran has it, fattn-probe needs"
 class Known:
     """The result for a failure: the id of its known defect, or in `doubt` why its defect may not be a known one.
 
-    Both are empty if it is not a known defect.
+    Both are empty if the failure is not a known defect.
     """
 
     id: str = ""

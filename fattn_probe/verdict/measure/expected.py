@@ -89,7 +89,7 @@ class Design:
 class Held:
     """An output compared with the expected one.
 
-    `deviation` has the wrong elements (finite ones only). `left` (n_seq, n_q, n_head) marks rows with neither a model
+    `deviation` marks the wrong finite elements. `left` (n_seq, n_q, n_head) marks rows with neither a model
     nor a prediction. `too_wide` marks rows that are judged only by a prediction so wide that an output of zeros would
     be within it.
     """

@@ -159,7 +159,7 @@ def _deviation(dst: F32, reference: F64, tolerance: Tolerance, held: Held | None
 
 
 def given(tolerance: Tolerance) -> bool:
-    """Whether the scenario sets the tolerance; otherwise it is upstream's tolerance."""
+    """Whether the scenario sets the tolerance; otherwise upstream's tolerance applies."""
     return bool(tolerance.model_fields_set)
 
 

@@ -83,8 +83,8 @@ def choose_rows(
 ) -> I64:
     """The rows (sequence, query, head) to sample, sorted.
 
-    In every head of every sequence: the first and the last query; those on both sides of each seam (a query where a
-    tile begins); those where the mask changes its pattern; those whose last visible KV row is next to a multiple of
+    In every head of every sequence: the first and the last query; queries on both sides of each seam (a query where a
+    tile begins); queries where the mask changes its pattern; queries whose last visible KV row is next to a multiple of
     `tile`; and `random` further queries, different in each head. `rows` are added, such as the rows at stream-K seams,
     which are each in one head.
     """
