@@ -1,4 +1,4 @@
-"""Turn facts into a report: the tools present, those missing, and the commands that install them."""
+"""Turn facts into a report: the tools that are present or missing, and the commands that install the missing ones."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass

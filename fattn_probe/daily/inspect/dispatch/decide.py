@@ -297,7 +297,7 @@ def _in_macro(file: SourceFile, name: str) -> set[str]:
 DISPATCH = Kind("dispatch", "the dispatch")
 DOCUMENT = Document("a dispatch", Dispatch)
 READERS = (Path(cxx.__file__).parent, Path(__file__).parent)
-"""The folders with the code that reads a dispatch; it is part of the cache key."""
+"""The folders with the code that reads a dispatch; this code is part of the cache key."""
 
 
 @cache

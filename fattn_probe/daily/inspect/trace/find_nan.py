@@ -35,8 +35,8 @@ DIVISIONS = ((MMA, r"^\s*dstk_val\.x .*\bKQ_rowsum_j;"), (COMMON, r"^\s*\*dst = 
 class FirstNotFinite:
     """The first NaN or infinity that was found.
 
-    `at` has coordinates by name; `thread` is (threadIdx.x, threadIdx.y), which is lane and warp; `kb0` is the step that
-    computed it; `place` is the file:line where the program had stopped when it was read.
+    `at` contains coordinates by name; `thread` is (threadIdx.x, threadIdx.y), which is lane and warp; `kb0` is the step
+    that computed it; `place` is the file:line where the program had stopped when the value was read.
     """
 
     tensor: str
