@@ -43,8 +43,8 @@ class Mutated:
     """The fates of mutants; the cases that fail without a mutant, and those whose output the switches alone change.
 
     `other_bits` is None if this was not determined. `compiled` is the number of mutants in the builds or with an
-    earlier verdict, `left` the number without a verdict yet. `ran` has the cases that execute a mutant, by its digest,
-    except for mutants whose verdict is from an earlier call. `amd`: cases ran on an AMD GPU.
+    earlier verdict, `left` the number without a verdict yet. `ran` contains the cases that execute a mutant, by its
+    digest, except for mutants whose verdict is from an earlier call. `amd`: cases ran on an AMD GPU.
     """
 
     on: tuple[str, ...]
