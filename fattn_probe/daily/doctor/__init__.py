@@ -1,1 +1,1 @@
-"""`doctor`: the tools of this machine, those that are missing, and the engines that work."""
+"""`doctor`: the tools that this machine has or lacks, and the engines that work on it."""

@@ -1,4 +1,4 @@
-"""Turn facts into a report: the tools present, those missing, and the commands that install them."""
+"""Turn facts into a report: the tools that are present or missing, and the commands that install the missing ones."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -95,7 +95,7 @@ def diagnose(facts: MachineFacts) -> Report:
         _needing("sim", named, (), blocked, ("every device of `fattn-probe device list`",)),
         _needing("sim, inspect", named, ("gdb", "gdb's Python"), blocked, ("sim devices",)),
         _needing("cpu", named, (), blocked, ("ggml's CPU backend",)),
-        _needing("cuda, build", named, ("nvcc",), blocked, ("any architecture of nvcc",)),
+        _needing("cuda, build", named, ("nvcc",), blocked, ("any architecture that nvcc supports",)),
         _needing("cuda, run", named, ("NVIDIA GPU",), (), gpus),
         _needing("cuda, inspect", named, ("NVIDIA GPU", "cuda-gdb"), (), gpus),
     )
@@ -133,7 +133,7 @@ def _findings(facts: MachineFacts) -> Iterator[DoctorFinding]:
         problem = machine
     elif lacks:
         problem = f"{machine}, without {', '.join(lacks)}"
-        remedy = "use a processor of 2013 or later, or a virtual machine that exposes these flags"
+        remedy = "use a processor from 2013 or later, or a virtual machine that exposes these flags"
     purpose = "running the simulator (vector and half-precision instructions)"
     yield _finding("machine", purpose, remedy, found=machine, problem=problem, absent="missing")
     yield _tool(facts, "g++", "building the simulator and the runner", absent="missing")

@@ -74,7 +74,7 @@ def _variable(text: str) -> Value:
     try:
         return int(text)
     except ValueError:
-        with suppress(ValueError):  # a NaN has its bits in parentheses
+        with suppress(ValueError):  # gdb prints a NaN with its bits in parentheses
             return float(str(np.float32(text.partition("(")[0])))
     return text
 
@@ -209,7 +209,7 @@ class Tiling:
         )
 
     def _split_kv(self, record: Raw) -> TileWork:
-        """A block of a vec or tile kernel: block y does every `gridDim.y`-th KV step of its tile, from step y."""
+        """A block of a vec or tile kernel: block y does every `gridDim.y`-th KV step of its tile, from step y on."""
         x, y, _ = record["blockIdx"]
         z_KV, within = divmod(record[self.family.head_name], self.gqa_ratio)
         rows = record[self.family.step_name]  # KV rows of a step

@@ -132,7 +132,7 @@ def _outside(parts: dict[Tile, list[BlockPart]], grid: Grid) -> Iterator[Coverag
             if not in_grid(tile, grid):
                 yield CoverageFinding("outside", f"{who}: the grid has no such tile", tile, steps, (block,))
             elif work.kb0_start < 0 or work.kb0_stop > grid.iter_k or work.kb0_step < 1:
-                said = f"{who}, KV steps {work.kb0_start} to {work.kb0_stop - 1}: there are {grid.iter_k} (iter_k)"
+                said = f"{who}, KV steps {work.kb0_start} to {work.kb0_stop - 1}: the tile has {grid.iter_k} (iter_k)"
                 yield CoverageFinding("outside", said, tile, steps, (block,))
 
 

@@ -70,7 +70,7 @@ class BreakRefusal:
 
 @dataclass(frozen=True)
 class Watched:
-    """One stop: its place, and each expression's value as the debugger prints it (None if it has none)."""
+    """One stop: its place, and each expression's value as the debugger prints it (None: it has no value)."""
 
     function: str
     file: str

@@ -1,6 +1,6 @@
 """`inspect --values` and `--captures`: an op's tensors, read from the program's memory through the debugger.
 
-They are compared with the inputs byte by byte, and printed as slices.
+The operands are compared with the inputs byte by byte; any tensor is printed as slices.
 """
 
 import re
@@ -77,7 +77,7 @@ READ_TENSORS = "fattn_probe.daily.inspect.procedures.op:read_tensors"
 class TensorReading:
     """The contents of memory after the op's last kernel.
 
-    `memory` has all bytes of each tensor; `checks` compares them with the inputs; `parts` are the requested
+    `memory` contains all bytes of each tensor; `checks` compares them with the inputs; `parts` are the requested
     slices.
     """
 

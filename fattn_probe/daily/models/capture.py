@@ -64,8 +64,8 @@ class LaunchLog:
 class Recorder:
     """Replies to fattn-capture; writes the chosen ops to a folder, and their bytes to the shared `blocks`.
 
-    `raw` has the bytes of the op being recorded, `launches` the model's launches. `kept` receives the capture with the
-    model's own output, and returns the capture to write.
+    `raw` contains the bytes of the op being recorded, `launches` the model's launches. `kept` receives the capture with
+    the model's own output, and returns the capture to write.
     """
 
     request: Request
@@ -139,7 +139,7 @@ def words_of(ran_on: Mapping[str, Mapping[str, int]]) -> str:
 
 
 def expected_size(request: Request, model: Mapping[str, Any], first: Offer) -> str:
-    """Text on the expected total size, estimated from the first op; other layers and steps may be smaller."""
+    """A text about the expected total size, estimated from the first op; other layers and steps may be smaller."""
     layers = len(request.layers) or model["layers"]
     steps = model["steps"] if request.every else 1 + (first.step + 1 < model["steps"])
     size = layers * steps * first.most
@@ -191,7 +191,7 @@ class ModelCapture:
         return CAPTURE if self.model_on.engine == "cpu" else DEVICE_CAPTURE
 
     def completed(self, folder: Path, architecture: str, on_device: OnDevice) -> Index:
-        """Run the program; while it lacks a function, compile this and run it again.
+        """Run the program; while it lacks a function, compile that function and run it again.
 
         On the CPU, the program is limited to the machine's memory; a CUDA driver reserves more than that.
         """

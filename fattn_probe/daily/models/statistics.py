@@ -1,6 +1,6 @@
 """Statistics of the values of a recorded op by head, and the distance of a kernel's numbers from the limits of f16.
 
-For the terminal they are a table, and for a browser a self-contained page.
+The terminal shows them as a table, a browser as a self-contained page.
 """
 
 import math
@@ -98,9 +98,9 @@ class Weights:
 class HeadStatistics:
     """A head of a sequence: its operands, its logits at the softmax, and the numbers that a kernel stores in f16.
 
-    With m the largest logit of a row, P is exp(logit - m), `row_sums` are its sums, and `largest_sum` is the largest
-    sum of P |V|, which no partial sum of P V exceeds. `subnormal` and `zero` are the shares of positive P that are
-    subnormal or zero in f16.
+    P is exp(logit - m), where m is the largest logit of the row. `row_sums` are the sums of P. `largest_sum` is the
+    largest sum of P |V|, which no partial sum of P V exceeds. `subnormal` and `zero` are the shares of positive P that
+    are subnormal or zero in f16.
     """
 
     sequence: int

@@ -109,10 +109,10 @@ class TensorDifference:
 class Node:
     """A tensor of a graph, in the order of computation.
 
-    `step` is the evaluation, `part` the part of it, `index` the position in the graph. `nan`, `inf` (of both signs) and
-    `largest` (finite magnitude) describe the model's own output, on the CPU; `inputs_nan` and `inputs_inf` count those
-    in its inputs when the op ran. `on` has the result on each target ("sim:h200"): the difference; if the op stopped,
-    the fault in its kernel or ggml's message; None if the target does not run this op.
+    `step` is the evaluation, `part` the part of the evaluation, `index` the position in the graph. `nan`, `inf` (of
+    both signs) and `largest` (finite magnitude) describe the model's own output, on the CPU; `inputs_nan` and
+    `inputs_inf` count those in its inputs when the op ran. `on` has the result on each target ("sim:h200"): the
+    difference; if the op stopped, the fault in its kernel or ggml's message; None if the target does not run this op.
     """
 
     step: int
@@ -152,7 +152,7 @@ def walk(session: Session, request: Request, targets: Sequence[Target], step: St
 
 @dataclass
 class TensorReader:
-    """Replies to fattn-capture, and stores its data on each tensor; `running` is the op now running on a device."""
+    """Replies to fattn-capture, and stores its data about each tensor; `running` is the op now running on a device."""
 
     target: Target
     step: Step

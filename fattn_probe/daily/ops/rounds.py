@@ -67,7 +67,7 @@ def drive(
 ) -> OpsReport:
     """Run one command and parse its results as they appear; `env` is added to this process's environment.
 
-    If the program ends early, the case in progress gets a result too: `fail` if the program stopped itself (an abort
+    If the program ends early, the case in progress also gets a result: `fail` if the program stopped itself (an abort
     of ggml, a CUDA error, the checker), `lost` if it was killed or timed out.
     """
     start = time.monotonic()

@@ -31,7 +31,7 @@ def levels(values: Sequence[float]) -> list[Level]:
     """Find the levels of a series by dynamic programming over their starts (as asv's step detection does).
 
     A new level must lower the sum of all values' distances from their level's median by at least 4 log(n) times the
-    typical noise, which is the median difference between neighbouring values.
+    typical noise. This noise is the median difference between neighbouring values.
     """
     y = np.asarray(values, np.float64)
     n = len(y)

@@ -43,7 +43,7 @@ MOST_IN_A_WAVE, WHOLE = 32, 40
 HOST, UNKNOWN = 4, 64
 """Cost of a build's host code, and extra cost while its kernels are unknown, in units of one kernel's cost."""
 LINKS = 3
-"""Number of steps at the end of a build's first compilation: the stubs, which need all objects."""
+"""Number of steps at the end of a build's first compilation that need all objects: the stubs."""
 LAST = 10**9
 """A place after all others: more than the number of cases in any suite."""
 

@@ -15,7 +15,7 @@ MANY = 100
 
 @dataclass(frozen=True)
 class Night:
-    """The last run of a line and suite, the accepted run (`baseline`, results `before`), and earlier runs' cells."""
+    """The last run of a line and suite, the accepted run (`baseline`; results `before`), and earlier runs' cells."""
 
     run: Run
     baseline: Run | None

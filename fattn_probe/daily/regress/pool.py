@@ -23,7 +23,7 @@ Judge = Callable[[Session, Case, Target], Result]
 
 @dataclass(frozen=True)
 class Job:
-    """The way cases are judged on a target; `brief` judges without searching for the cause of a failure."""
+    """How cases are judged on a target; with `brief`, the cause of a failure is not searched for."""
 
     judge: Judge
     options: RunOptions

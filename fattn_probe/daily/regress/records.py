@@ -309,7 +309,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Run:
-    """One run in the history; `ended` is None if it is running, was killed, or lacks a shard.
+    """One run in the history; `ended` is None if the run is running, was killed, or lacks a shard.
 
     `planned` is the number of cases of the shards known so far; 0 if unknown.
     """

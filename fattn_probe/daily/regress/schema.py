@@ -140,9 +140,9 @@ VERSION = len(MIGRATIONS)
 def opened(path: Path, *, reading: bool = False) -> Iterator[sqlite3.Connection]:
     """Open the database at `path`; creates or migrates it if needed. With `reading`, opens a current one read-only.
 
-    Raises InputError for a folder, a file that is not a database, another program's database, one of a newer version of
-    fattn-probe, or one that may not be written. Raises MachineError for a full disk, LostError for a lock that is not
-    released.
+    Raises InputError for a folder, a file that is not a database, another program's database, a history from a newer
+    fattn-probe, or a history that may not be written. Raises MachineError for a full disk, LostError for a lock that is
+    not released.
     """
     with translated(path):
         version = version_of(path)

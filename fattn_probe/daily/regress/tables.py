@@ -210,7 +210,7 @@ def render_versions(found: Sequence[Versions]) -> RenderableType:
         for name, result in item.a.items():
             other, changes = item.b[name], kinds[name]
             first, second = result.kernel or result.status, other.kernel or other.status
-            # For launches and bits, show the numbers too, which are in no other column.
+            # For launches and bits, also show the numbers, which no other column contains.
             numbers = (ChangeKind.LAUNCH, ChangeKind.BITS)
             words = (f"{one.kind}: {one.words}" if one.kind in numbers else one.kind for one in changes)
             said = Text("\n".join(words) or "nothing")
@@ -303,7 +303,7 @@ def render_runs(rows: Sequence[tuple[Run, dict[str, int]]]) -> RenderableType:
     """Show the runs of a history, newest last."""
     words = []
     for run, counts in rows:
-        state = _counted(counts) + ("" if run.ended else " (did not end)")
+        state = _counted(counts) + ("" if run.ended else " (did not finish)")
         words.append((run.uid[:8], minute(run.started), run.suite, run.identity.device, run.identity.tree, state))
     columns = ("run", "started", "suite", "on", "source", "results")
     return Table(columns, tuple(words), prose=frozenset({"results"}), heading=columns[:2])

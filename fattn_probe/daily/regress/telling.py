@@ -36,7 +36,7 @@ MOST_LISTED, MOST_RUN = 8, 4
 Name = tuple[str, str]
 """An entry with its target, such as `few-sms on sim:h200-5`, and the name of a case."""
 NEAR, FAR = 3, 1000
-"""Lines from a change that quarter a planted fault's weight; a fault's weight elsewhere in a changed file."""
+"""A planted fault NEAR lines from a change has a quarter of its weight. FAR: the weight elsewhere in the file."""
 
 
 class Killer(NamedTuple):

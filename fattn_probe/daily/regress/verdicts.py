@@ -38,7 +38,7 @@ VARIABLES = ("CUDA_", "FATTN_PROBE_", "GGML_", "LD_")
 
 @dataclass(frozen=True)
 class Verdicts:
-    """The stored verdicts of an entry's cases on a target; `conditions` describes all that affects them but the code.
+    """The stored verdicts of an entry's cases on a target; `conditions` describes what affects them besides the code.
 
     `release` is the build number of an unchanged release, None for any other source. Launch records mark a kernel's
     figures (registers and so on) as the source's own, or as those of the release from which an edited source started;
@@ -52,8 +52,8 @@ class Verdicts:
     def under(cls, session: Session, target: Target, checks: Checks) -> "Verdicts | None":
         """The verdicts for cases that a session runs on a target; None if they cannot be reused.
 
-        They are not reused on a real GPU, with a build from the user, if an object has several kernels, or with random
-        orders, where a verdict also depends on the other cases.
+        They are not reused on a real GPU, with a build from the user, or if an object has several kernels. With random
+        orders they are not reused either, because a verdict then also depends on the other cases.
         """
         options = session.options
         tree, device, apart = options.tree, target.device, kernels_apart(target.engine, options.flavour)

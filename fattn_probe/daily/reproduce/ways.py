@@ -27,7 +27,7 @@ from fattn_probe.machine.run.session import Session
 Way = Literal["line", "patch", "file"]
 Wanted = Literal["auto", "line", "patch", "file"]
 RUNS = 3
-"""Number of runs of upstream's test, whose data differ in each run; all must fail."""
+"""Number of runs of upstream's test, whose data differ in each run; all runs must fail."""
 ADDED = "add-case.patch"
 ABOUT = "A case that fattn-probe found"
 SPECIAL = re.compile(r"([\[\](){}.+*?^$|\\])")
@@ -79,7 +79,7 @@ class Chooser:
     step: Step = quiet
 
     def choose(self, wanted: Wanted, *, fails: bool) -> Chosen:
-        """The requested way; for `auto` the first that shows a failure. InputError if it is impossible for the op."""
+        """The requested way; for `auto` the first way that shows a failure. InputError if the op allows no such way."""
         if wanted in ("line", "patch"):
             made = self.line() if wanted == "line" else self.patch()
             if isinstance(made, str):
@@ -126,7 +126,7 @@ class Chooser:
     def views(self) -> str:
         """The properties of this op's operands that upstream's test cannot express."""
         offsets = [name for name, view in self.op.tensors.items() if view.offset]
-        return f" (it has no offsets, as {', '.join(offsets)} here)" if offsets else ""
+        return f" (it cannot express offsets, which {', '.join(offsets)} has here)" if offsets else ""
 
     @functools.cached_property
     def listed(self) -> str | None:

@@ -37,7 +37,7 @@ def sentence(result: TriageResult) -> str:
     if isinstance(guilty, AttentionWrong | AttentionOverflows):
         return f"{said_of(guilty)}."
     if any(isinstance(other, AttentionWrong) for other in result.answer.others):
-        return f"{said_of(guilty)}; attention is wrong too, later."
+        return f"{said_of(guilty)}; attention is also wrong, later."
     judged = [found for found in result.judgements if found.status is not Status.UNSUPPORTED]
     passed = [found for found in judged if found.status is Status.PASS]
     correct = f"; attention is correct, in {len(passed)} of {len(judged)} judged ops" if passed else ""
@@ -96,7 +96,7 @@ def not_finite(guilty: NotFinite) -> str:
     words = f"The model itself: {named(node)} is the first tensor that is not finite, with {number}"
     reach = guilty.inputs_largest
     if node.inputs_nan or (node.inputs_inf and node.op not in MASKED):
-        words += ", and so are its inputs, which the graph does not compute"
+        words += "; its inputs, which the graph does not compute, are not finite either"
     elif node.type in MANTISSA and reach is not None and reach > LARGEST_F16:
         words += f"; its inputs reach {reach:.3g}, and the largest f16 is {LARGEST_F16:.0f}"
     elif node.op == ATTENTION:

@@ -1,7 +1,7 @@
-"""The executed lines and branch outcomes of the attention sources, and two lists of arguments about these sources.
+"""The executed lines and branch outcomes of the attention sources, and two lists of exceptions with reasons.
 
-equivalents.yaml: mutants that no case can distinguish from the original. unreachable.yaml: lines, or outcomes in them,
-that no op reaches.
+equivalents.yaml: mutants that no case can distinguish from the original. unreachable.yaml: lines, or branch outcomes
+on them, that no op reaches.
 """
 
 import re
@@ -115,7 +115,7 @@ class LineCoverage:
         return Share(sum(count > 0 for count in counts), len(counts))
 
     def branches(self, file: str) -> Share:
-        """The branch outcomes that occurred, in executed and other lines."""
+        """The branch outcomes that occurred, out of those on all lines, whether executed or not."""
         return Share(
             sum(line.taken for _, line in self.reachable(file)),
             sum(len(line.branches) - self.argued(file, number) for number, line in self.reachable(file)),
@@ -151,7 +151,7 @@ class LineCoverage:
 
     @property
     def not_compiled(self) -> list[str]:
-        """The files without a compiled instance; host code may still have compiled a line of them."""
+        """The files without a compiled instance; a line of them may still be compiled as host code."""
         return sorted(self.headers - {file for file, function, _ in self.functions if name_of(function) in BY_KERNEL})
 
     def of_kernel(self, kernel: str, target: str = "") -> tuple[Share, Share]:
@@ -221,7 +221,7 @@ class Equivalent(Argued):
 
 
 class Unreachable(Argued):
-    """Lines with something that is never executed."""
+    """Lines that are never executed, wholly or in part."""
 
     lines: list[str] = Field(min_length=1)
     """The lines, as in the source except for indentation."""
@@ -241,7 +241,7 @@ def matches(wanted: str, text: str) -> bool:
 
 
 def equivalents(path: Path = HERE / "equivalents.yaml", *, amd: bool = False) -> tuple[Equivalent, ...]:
-    """The equivalent mutants of a file; with `amd`, only those that are equivalent on AMD GPUs too."""
+    """The equivalent mutants of a file; with `amd`, only those that are also equivalent on AMD GPUs."""
     every = map(Equivalent.model_validate, yaml.safe_load(path.read_text()) or ())
     return tuple(item for item in every if not (amd and item.nvidia))
 

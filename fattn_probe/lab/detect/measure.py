@@ -95,7 +95,7 @@ def parse(document: Mapping[str, Any], source: Path, texts: dict[str, list[str]]
 
 
 def folded(branches: tuple[int, ...], text: str) -> tuple[int, ...]:
-    """The outcomes of a line's conditions, summed over a lambda's inlined copies, which g++ counts apart."""
+    """The outcomes of a line's conditions, summed over a lambda's inlined copies, which g++ counts separately."""
     decisions = len(DECISION.findall(text)) or not text.rstrip().endswith(("&&", "||"))
     outcomes = 2 * (len(OPERATOR.findall(text)) + decisions)
     each = math.gcd(len(branches), outcomes)  # fewer outcomes if part of the condition is constant in some copies

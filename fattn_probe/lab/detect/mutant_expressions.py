@@ -22,7 +22,7 @@ SMALL_TEMPLATES = re.compile(
     r"flash_attn_ext_vec|flash_attn_tile|ggml_cuda_flash_attn_ext_mma_f16_switch_ncols1)$"
 )
 COLUMNS = {"8": "4", "4": "2", "2": "1", "1": "2"}
-"""Columns of heads for a number of query heads that share K; the kernel for the other value exists too."""
+"""Columns of heads for a number of query heads that share K; the kernel for the other value also exists."""
 EXTREMES = frozenset({"FLT_MAX", "INFINITY", "SOFTMAX_FTZ_THRESHOLD"})
 """Float constants: a value made only of these and of numbers is not rounded to f16, where it could only lose range."""
 NUMBER = re.compile(r"\d+")
@@ -31,7 +31,7 @@ GUARDS = frozenset({"&&", "||", "?"})
 READS = frozenset({"[", "->"})
 DIVISIONS = frozenset({"/", "%"})
 POSITIVE = re.compile(r"[*+]|\d+")
-"""Operators that do not make a divisor of sizes zero."""
+"""Tokens that cannot turn a divisor made of sizes into 0."""
 EFFECTS = frozenset({"=", "+=", "-=", "*=", "/=", "%=", "|=", "&=", "^=", "<<=", ">>=", "++", "--", "{", "&"})
 HARMLESS = re.compile(
     r"f?(min|max)f?|fabsf|sizeof|(int|uint)(8|16|32|64)?(_t)?|size_t|float|half|bool|make_(float2|half2)|u?int64_t|return|"

@@ -97,7 +97,7 @@ def mutate(text: str, file: str, first: int = 1, without: frozenset[int] = froze
 def switch(draft: Draft, chosen: list[tuple[int, Mutation]]) -> None:
     """Put the changes of a span before the original, each selected by its number.
 
-    The switch of an expression also notes whether the value differs.
+    The switch of an expression also records whether the value differs.
     """
     start, stop = chosen[0][1].start, chosen[0][1].stop
     if chosen[0][1].text.endswith(";"):

@@ -34,7 +34,7 @@ ROUNDS = 3
 """The number of rounds in which kernels needed only by mutants are compiled."""
 BUILDS_SHARE = 4
 """Cores for each of several parallel builds."""
-NOT_INFECTED = "gives no other value in any of them"
+NOT_INFECTED = "changes no value in any of them"
 """The reason given for a mutant that no case needs to try."""
 
 
@@ -43,8 +43,8 @@ class Mutated:
     """The fates of mutants; the cases that fail without a mutant, and those whose output the switches alone change.
 
     `other_bits` is None if this was not determined. `compiled` is the number of mutants in the builds or with an
-    earlier verdict, `left` the number without a verdict yet. `ran` has the cases that execute a mutant, by its digest,
-    except for mutants whose verdict is from an earlier call. `amd`: cases ran on an AMD GPU.
+    earlier verdict, `left` the number without a verdict yet. `ran` contains the cases that execute a mutant, by its
+    digest, except for mutants whose verdict is from an earlier call. `amd`: cases ran on an AMD GPU.
     """
 
     on: tuple[str, ...]
@@ -183,7 +183,7 @@ def try_all(built: MutantBuild, mutants: Sequence[Mutant], on_verdict: Callable[
         lost |= more
     if lost:
         said = next(iter(lost.values()))
-        built.say(f"{len(lost)} mutants have no verdict, run it again to try them: {said}")
+        built.say(f"{len(lost)} mutants have no verdict; another run tries them: {said}")
     return baseline
 
 
@@ -234,7 +234,7 @@ def try_mutants(
 
 
 def verdict_of(mutant: Mutant, trials: Sequence[Trial], on: str = "", case: str = "") -> MutantVerdict:
-    """The fate of a mutant from its trials; the last one was by a case on a part."""
+    """The fate of a mutant from its trials; the last trial was in `case` on the part `on`."""
     last, seconds = trials[-1], round(sum(trial.seconds for trial in trials), 2)
     changed = any(trial.changed for trial in trials)
     assert last.by != LOST, "it has no verdict"

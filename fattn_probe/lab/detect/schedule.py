@@ -113,7 +113,7 @@ def baseline_runs(pool: Workers[Task, Any], cases: Iterable[tuple[int, Case]]) -
 class Schedule:
     """Mutants by number, the cases that are `left` to try each, and the mutants `waiting` for each case.
 
-    With `to_end`, a mutant that is killed is tried by the other cases too.
+    With `to_end`, the other cases also try a mutant that was killed.
     """
 
     cases: Sequence[BaselineRun]

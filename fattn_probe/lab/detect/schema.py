@@ -211,7 +211,7 @@ def checked(
 def errors_or_switches(step: BuildStep, folder: Path) -> tuple[set[tuple[Place, ...]], set[int]]:
     """The places of one source's errors, without generating code.
 
-    Without errors, the numbers of the switches that it has after preprocessing: not those for another architecture.
+    Without errors, also the numbers of the switches left after preprocessing: none in code for other architectures.
     """
     command = [word for word in step.command if word not in ("-c", "-o", step.output, "-MD")]
     at = command.index("-MF")

@@ -232,7 +232,7 @@ def fate_of(verdict: MutantVerdict, known: Sequence[Equivalent]) -> str:
 def render_mutation(found: Mutated) -> Iterator[RenderableType]:
     """The fates by file and by kind, the kinds of kills, and the survivors."""
     words = f"{number_of(len(found.verdicts), 'mutant')}, {number_of(found.cases, 'case')} on {', '.join(found.on)}"
-    yield Text(words + (f"; {found.left} are not tried yet: run it again to continue\n" if found.left else "\n"))
+    yield Text(words + (f"; {found.left} are not tried yet: repeat the command to continue\n" if found.left else "\n"))
     known = equivalents(amd=found.amd)
     fates = [(verdict, fate_of(verdict, known)) for verdict in found.verdicts]
     yield table("file", [(verdict.mutant.file, fate) for verdict, fate in fates])

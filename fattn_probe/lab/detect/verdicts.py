@@ -139,14 +139,14 @@ class MutationPlan:
         return any(is_amd(arch_of(part.target)) for part in self.parts)
 
     def key(self, session: Session) -> str:
-        """A hash for survivals, of everything but the mutant: release, patches, every case and its judgement."""
+        """A hash of what a survival depends on except the mutant: release, patches, every case and its judgement."""
         parts = [[part.judgement("check"), [case.digest for case in part.cases]] for part in self.parts]
         return self.hashed(session, [self.most, parts])
 
     def killers(self, session: Session, by: KilledBy = "check") -> dict[tuple[str, str], str]:
-        """Hashes of everything but the mutant that a kill depends on: one part and one case, by their names.
+        """For each part and case, by name: a hash of everything that a kill depends on except the mutant.
 
-        So a kill is valid for every plan with this part and case. `by` is the kind of kill, as in `MutantVerdict`.
+        So a kill is valid for every plan with that part and case. `by` is the kind of kill, as in `MutantVerdict`.
         """
         return {
             (part.name, case.name): self.hashed(session, [part.judgement(by), case.digest])
@@ -155,7 +155,7 @@ class MutationPlan:
         }
 
     def hashed(self, session: Session, what: Sequence[Any]) -> str:
-        """A hash of something together with the release, its patches and the way of judging."""
+        """A hash of `what` together with the release, its patches and the way of judging."""
         return short(json.dumps([METHOD, *of_source(session.options).source, self.upstream, what]))
 
 

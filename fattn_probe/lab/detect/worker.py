@@ -117,7 +117,7 @@ class PreparedCase:
     def beside(self) -> JudgedCase:
         """The case with its baseline output (if any) in place of the rounding model that the suite would compute.
 
-        Without switches the two are equal in every bit. Switches end basic blocks, so g++ fuses different
+        Without switches, these two would be equal in every bit. Switches end basic blocks, so g++ fuses different
         multiply-adds.
         """
         model: UseModel = "never" if self.part.upstream else self.part.checks.model
@@ -140,7 +140,7 @@ class PreparedCase:
         return found
 
     def captured(self, outcome: RunOutcome) -> Capture | RunOutcome:
-        """The capture of a run with an output; any other outcome as it is."""
+        """The capture of a run with an output; any other outcome unchanged."""
         if not isinstance(outcome, Ran):
             return outcome
         provenance = self.judged.session.provenance(self.part.target, self.judged.case.seed)

@@ -290,7 +290,7 @@ F16_MAX = 65504.0
 
 
 def unpadded_far_below_zero(rng: Random, settings: Settings) -> None:
-    """Logits far below zero with a partial last KV tile: a lane without a KV row must not enter the maximum."""
+    """Logits far below zero with a partial last KV tile: a lane without a KV row must not affect the maximum."""
     settings["n_kv"] = rng.choice([1, 2, 3, 4]) * STRIDE + rng.choice([-200, -65, -31, -1, 1, 17, 100])
     settings["mask"] = rng.choice([{"kind": "none"}, {"kind": "causal"}])
     _plain(settings)

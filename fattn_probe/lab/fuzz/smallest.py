@@ -40,8 +40,8 @@ FAILS = {"deterministic": OTHER_BITS}
 class FindingKind:
     """The kind of a failure: failures of the same kind probably have the same cause.
 
-    `known` is the known defect of llama.cpp, or empty; `family` the kernel's family; `what` is the simulator's word and
-    the function, or the fault of the output.
+    `known` is the known defect of llama.cpp, or empty; `family` the kernel's family; `what` is the simulator's word for
+    the fault and the function, or the fault of the output.
     """
 
     status: str
@@ -276,7 +276,7 @@ def smallest(failure: FuzzFailure, ends: float) -> FuzzFailure:
 
 
 def is_built(job: Job, case: Case) -> bool:
-    """Whether the build has all kernels that a case needs; true if its dry run fails, and so its real run will."""
+    """Whether the build has all kernels that a case needs; true if its dry run fails, as its real run then will."""
     build, tree = job.builds[f"{job.target}/{RUNNER}"], job.options.tree
     assert tree is not None
     simulation = Simulation(dry=True, skip_kernels=True, threads=1)

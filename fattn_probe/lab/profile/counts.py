@@ -28,7 +28,7 @@ BY_ADDRESS = ("load_wavefronts", "ldmatrix_wavefronts", "store_wavefronts")
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes in whole sectors that a kernel asked for in one tensor."""
+    """Bytes, in whole sectors, that a kernel requested from one tensor."""
 
     tensor: str
     read: int
@@ -37,7 +37,7 @@ class Traffic:
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """The counts of one launch, by the keys of ROWS; one that could not be counted is missing.
+    """The counts of one launch, by the keys of ROWS; a count that is unavailable is missing.
 
     `traffic` is available only from the simulator, which knows the tensors. `arithmetic_flops` follows from the op's
     formula, not from the instructions.
@@ -80,7 +80,7 @@ class Profile:
     """All launches of a case or a program on one target; `problem` says why there are none.
 
     `flops` are those of the op by its formula; None for a program. `division` is the origin of the occupancy that
-    determines the division of KV rows among blocks, None if none does.
+    determines the division of KV rows among blocks, None if occupancy plays no role.
     """
 
     on: str
@@ -187,7 +187,7 @@ DIM = re.compile(r"\d+")
 
 
 def options() -> tuple[str, ...]:
-    """The options of ncu: one regular expression, so that it leaves out metrics that a GPU lacks instead of failing."""
+    """The options of ncu: one regular expression, with which ncu omits metrics that a GPU lacks instead of failing."""
     names = "|".join(re.escape(metric) for metric in ASKED)
     metrics = f"regex:^({names})$"
     return ("--csv", "--print-units", "base", "--target-processes", "all", "--metrics", metrics)
@@ -227,7 +227,7 @@ def parse(text: str, *, types: Types | None = None, names: Names | None = None) 
     lines = text.splitlines()
     start = next((place for place, line in enumerate(lines) if line.startswith(f'"{HEAD}",')), None)
     if start is None:
-        raise InputError("ncu profiled no kernel: " + (" ".join(text.split())[-300:] or "it said nothing"))
+        raise InputError("ncu profiled no kernel: " + (" ".join(text.split())[-300:] or "it printed nothing"))
     for line in csv.DictReader([line for line in lines[start:] if line.startswith('"')]):
         order = int(line["ID"])
         launches.setdefault(order, launch_of(order, line, types, names))

@@ -117,7 +117,7 @@ def roofline(found: Sequence[tuple[Roof, Point]]) -> Drawing:
         marks.append(Stroke((place,), Look("", sign="o", colour=colour), point.label))
         if point.achieved:
             marks.append(Stroke(((point.intensity, point.achieved),), Look("", sign="x", colour=colour)))
-    axes = Axis("operations for each byte", first, last, True), Axis("operations in a second", bottom, top, True)
+    axes = Axis("operations per byte", first, last, True), Axis("operations per second", bottom, top, True)
     return Drawing("", 0, 0, tuple(marks), axes=axes)
 
 

@@ -80,7 +80,7 @@ class Program:
 
     @property
     def hip(self) -> bool:
-        """Whether it is a HIP program."""
+        """Whether this is a HIP program."""
         return self.path.suffix == ".hip" or any(HIP in INCLUDE.findall(text) for text in self.texts.values())
 
     @property
@@ -113,7 +113,7 @@ def check_supported(program: Program) -> None:
         for line, what in sorted(missing_headers(program, path) + missing_names(text))
     ]
     if found:
-        raise InputError("\n".join(["this program needs what the simulator does not have:", *found]))
+        raise InputError("\n".join(["this program needs features that the simulator lacks:", *found]))
 
 
 @cache
@@ -197,7 +197,7 @@ class Maker:
 
     @property
     def amd(self) -> bool:
-        """Whether it is for an AMD GPU."""
+        """Whether the programs are for an AMD GPU."""
         return is_amd(self.arch)
 
     def make(self, program: Program, report: Report = silent) -> Executable:
@@ -328,7 +328,7 @@ def written(text: str, name: str, suffix: str) -> Path:
 def prelude_text(program: Program) -> str:
     """The text before a program's first line: headers of C and C++, the simulator's headers, then the `-D` macros.
 
-    So a macro like N or K cannot affect a header. One with a reserved name is meant for the headers, and comes first.
+    So a macro like N or K cannot affect a header. A macro with a reserved name is for the headers, and comes first.
     """
     standard, own = (
         [f"#if __has_include(<{name}>)\n#include <{name}>\n#endif\n" for name in names]
@@ -376,4 +376,4 @@ def warnings_of(program: Program, rewritten: dict[Path, Rewritten]) -> tuple[str
     counts = Counter(folder for folder, _ in places if folder is not None)
     own = [text for folder, text in places if folder is None]
     libraries = [f"{it}: the simulator does not have {n} PTX instructions of its headers" for it, n in counts.items()]
-    return tuple(f"{text}; the program ends if it gets there" for text in (*own, *libraries))
+    return tuple(f"{text}; the program ends if it reaches one" for text in (*own, *libraries))

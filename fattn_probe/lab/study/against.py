@@ -24,8 +24,8 @@ from fattn_probe.llama.launch.families import TILE
 class Beside:
     """The state of a row after some KV rows, [first, last + 1), according to the papers and in the kernel.
 
-    The kernel's maximum is without FATTN_KQ_MAX_OFFSET, and its sum relative to that. `where` is a step of a warp or a
-    part that a block stores. A rescale factor is None at the first step, and where it was not read.
+    The kernel's maximum is without FATTN_KQ_MAX_OFFSET, and its sum is relative to that. `where` is a step of a warp or
+    a part that a block stores. A rescale factor is None at the first step, and where it was not read.
     """
 
     where: str

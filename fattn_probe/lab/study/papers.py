@@ -167,7 +167,7 @@ def consume(head: StudyHead, hbm: SlowMemory, i: slice, kv: Sequence[slice], tra
     """Lines 2 to 19 for one tile of queries.
 
     Waiting for, committing and releasing buffer stages (lines 5, 8 to 10, 14, 15) concern the hardware; `warpgroups`
-    has them. The loop includes the last tile, which the paper's bound, j < T_c - 1, would omit.
+    models them. The loop includes the last tile, which the paper's bound, j < T_c - 1, would omit.
     """
     Q_i = hbm.load("Q", i)  # line 3
     O_i, l_i, m_i = head.rule.start(Q_i, head.hsv)  # line 2
@@ -178,7 +178,7 @@ def consume(head: StudyHead, hbm: SlowMemory, i: slice, kv: Sequence[slice], tra
         O_i = O_i + P_cur @ hbm.load("V", kv[j - 1])  # line 11: issued after it
         m_old = m_i
         P_next, l_i, m_i = softmax(S_next, l_i, m_i, trace=trace, i=i, j=kv[j])  # line 13, overlapping line 11
-        O_i = exp_below(m_old, m_i)[:, None] * O_i  # line 14: P_cur V is complete, so it is rescaled too
+        O_i = exp_below(m_old, m_i)[:, None] * O_i  # line 14: P_cur V is complete, so it is also rescaled
         P_cur = P_next  # line 16
     return O_i + P_cur @ hbm.load("V", kv[-1]), l_i, m_i  # lines 18 and 19
 
@@ -244,8 +244,8 @@ def split_ranges(n_kv: int, B_c: int, splits: int) -> list[slice]:
 def backward(head: StudyHead, forward: StudyResult, dO: F64, B_r: int, B_c: int) -> SlowMemory:
     """Algorithm 2 of FlashAttention-2 (Dao, 2023, arXiv 2307.08691), the backward pass.
 
-    The memory has dQ (n_q, hsk), dK (n_kv, hsk), dV (n_kv, hsv) of a loss whose gradient at the output is dO.
-    Line 9 of the paper loads O_i and dQ_i too. O_i is not used after line 4, and dQ_i is loaded by line 15, so line 9
+    The result contains dQ (n_q, hsk), dK (n_kv, hsk), dV (n_kv, hsv) of a loss whose gradient at the output is dO.
+    Line 9 of the paper also loads O_i and dQ_i. O_i is not used after line 4, and dQ_i is loaded by line 15, so line 9
     loads neither here. Not computed: gradients of mask and sinks. For heads that share a K/V head, sum dK and dV.
     """
     # the results of the forward pass (not counted), and space for the gradients

@@ -21,8 +21,8 @@ Index = int | slice
 class SlowMemory:
     """Named arrays, with counts of the elements read and written.
 
-    An algorithm reads its inputs only with `load` and writes its results only with `store`; values in between are on
-    chip and free. `reads` and `writes` count elements, not bytes, by name of the array.
+    An algorithm reads its inputs only with `load` and writes its results only with `store`; intermediate values are
+    on chip and not counted. `reads` and `writes` count elements, not bytes, by name of the array.
     """
 
     def __init__(self, **arrays: F64) -> None:
@@ -175,7 +175,7 @@ def count(length: int, size: int) -> int:
 
 
 def exp_below(x: F64, m: F64) -> F64:
-    """e^(x - m) for x <= m, and 0 where x is -inf, even if m is -inf too (no unmasked KV row yet)."""
+    """e^(x - m) for x <= m, and 0 where x is -inf, even if m is also -inf (no unmasked KV row yet)."""
     return np.exp(x - np.where(np.isneginf(m), 0.0, m))
 
 

@@ -83,7 +83,7 @@ def replay_of_study(study: Study, lines: StepLines = MappingProxyType({})) -> Re
         verdict=about["words"],
         unit="elements",
         caption="Steps in their order; a colour is a tile of queries, a number a KV tile.",
-        notes=("Values between loads and stores are on chip, and free. Numbers are those of a tile's last query.",),
+        notes=("Values between loads and stores are on chip: not counted. Numbers are those of a tile's last query.",),
     )
     return made if study.scheduled is None else _scheduled(made, study.scheduled)
 

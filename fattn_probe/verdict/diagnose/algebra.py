@@ -1,9 +1,9 @@
 """Draw conclusions about wrong rows by linear algebra, if no known fault explains them.
 
-A correct output is o = sum of w_i v_i, with the softmax's weights w. If the wrong output is a sum of the same v_i with
-different weights, V is correct and the weights are wrong; otherwise V or the summation is wrong. Weights are fitted for
-sets of KV rows, such as KV steps, or for single rows, but only if a fit has fewer unknowns than the row has columns.
-With a wrong conclusion, most of the error then remains.
+A correct output is o = sum of w_i v_i, where w are the softmax's weights. If the wrong output is a sum of the same v_i
+with different weights, V is correct and the weights are wrong; otherwise V or the summation is wrong. Weights are
+fitted for sets of KV rows, such as KV steps, or for single rows, but only if a fit has fewer unknowns than the row has
+columns: a wrong conclusion then leaves most of the error unexplained.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,14 +48,14 @@ def other_answer(wrong: WrongRow) -> Iterator[Cause]:
 
 
 def other_rows(wrong: WrongRow) -> Iterator[Cause]:
-    """The mask, K or V is that of a different KV row in the same KV step, for various numbers of warps and slices."""
+    """The mask, K or V comes from a different KV row of the same KV step; tries several numbers of warps and slices."""
     row, n_kv = wrong.row, len(wrong.row.V)
     for name, index in _maps(n_kv, wrong.step or n_kv) if wrong.affords(2048) else ():
         if row.mask.any() and wrong.explained(row.answer(mask=row.mask[index])):
             yield Cause("mask-elsewhere", "the mask is read from the wrong place", name)
         if wrong.explained(row.answer(raw=row.raw[index])):
             yield Cause("k-elsewhere", "K is read from the wrong place", name)
-        if len(np.unique(index)) >= MOST * n_kv and wrong.explained(row.p @ row.V[index]):  # otherwise weights add up
+        if len(np.unique(index)) >= MOST * n_kv and wrong.explained(row.p @ row.V[index]):  # else weights add up
             yield Cause("v-elsewhere", "V is read from the wrong place", name)
         if wrong.explained(row.answer(mask=row.mask[index], raw=row.raw[index])):
             yield Cause("weights", "KV rows have the weights of other rows", name)
@@ -69,9 +69,9 @@ def _maps(n_kv: int, step: int) -> Iterator[tuple[str, Indices]]:
         for warps in WARPS:
             if step % (rows * warps) == 0:
                 warp, words = i // rows % warps, f"slices of {rows} KV rows, {warps} warps"
-                found[f"{words}: that of the first warp"] = i - warp * rows
+                found[f"{words}: the slice of the first warp"] = i - warp * rows
                 found[f"{words}: warp w begins at row w + {rows}, not at w * {rows}"] = i - warp * rows + warp + rows
-                found[f"{words}: those of its neighbours"] = i + (warp ^ 1) * rows - warp * rows
+                found[f"{words}: the slice of the neighbouring warp"] = i + (warp ^ 1) * rows - warp * rows
     for shift in (1, 2, 4, 8, 16, 32, 64, step):
         found |= {f"{shift} KV rows later": i + shift, f"{shift} KV rows earlier": i - shift}
         found[f"{shift} KV rows later and earlier, alternately"] = i ^ shift
@@ -126,7 +126,7 @@ def sets_of_rows(wrong: WrongRow) -> Iterator[Cause]:
 
 
 def _divisions(wrong: WrongRow) -> Iterator[tuple[str, str, str, Indices]]:
-    """Divisions of the KV rows: kind, words, the name of a set, and the number of each row's set; few sets first."""
+    """Divisions of the KV rows, as (kind, words, name of a set, number of each row's set); few sets first."""
     i, block = np.arange(len(wrong.row.V)), _blocks(wrong)
     if block.any():
         yield "share", "the shares of blocks have wrong weights", "share", block
@@ -151,7 +151,7 @@ def _blocks(wrong: WrongRow) -> Indices:
 
 
 def _by_factor(name: str, factors: F64, known: Indices) -> str:
-    """The sets of KV rows with known factors, in words; those farthest from 1 come first."""
+    """The sets of KV rows with known factors, in words; the factors farthest from 1 come first."""
     groups: list[list[int]] = []
     for number in known[np.argsort(factors[known], kind="stable")]:
         if groups and abs(factors[number] - factors[groups[-1][0]]) <= SAME * max(1.0, abs(factors[number])):
@@ -205,7 +205,7 @@ def other_share(wrong: WrongRow) -> Iterator[Cause]:
 
 
 def single_rows(wrong: WrongRow) -> Iterator[Cause]:
-    """Single KV rows have wrong weights; needs more columns in the row than KV rows that count."""
+    """Single KV rows have wrong weights; searched only if the row has more columns than KV rows that count."""
     p, rounding = wrong.row.p, wrong.rounding
     for which, rows in (("", np.flatnonzero(p > 0)), (", also for rows that the mask hides", np.arange(len(p)))):
         if not 2 <= len(rows) <= MOST * len(wrong.out):
@@ -228,7 +228,7 @@ def columns(wrong: WrongRow) -> Iterator[Cause]:
 
 
 def no_sum(wrong: WrongRow) -> Iterator[Cause]:
-    """The output is not a sum of V's rows with any weights; only if V has at most half as many rows as columns."""
+    """The output is not a sum of V's rows with any weights; needs at least twice as many columns of V as rows."""
     if len(wrong.row.V) <= UNKNOWNS * len(wrong.out):
         left = float(np.linalg.norm(wrong.out - _summed(wrong.row.V, wrong.out)[1]))
         if left > LEFT * wrong.off and left > 2 * wrong.rounding:
@@ -236,7 +236,7 @@ def no_sum(wrong: WrongRow) -> Iterator[Cause]:
 
 
 def no_average(wrong: WrongRow) -> Iterator[Cause]:
-    """The output is outside the convex hull of V's rows, or of these and 0 with a sink."""
+    """The output is outside the convex hull of V's rows; with a sink, of V's rows and 0."""
     V = wrong.row.V if wrong.row.sink is None else np.vstack([wrong.row.V, np.zeros(len(wrong.out))])
     slack = ROUNDING * wrong.rounding / len(wrong.out) ** 0.5 + F16_ULP * np.abs(V).max(axis=0)
     # If there are many more rows than columns, the hull contains nearly everything.
@@ -267,7 +267,7 @@ def is_outside(points: F64, point: F64, slack: F64) -> bool:
 
 
 def other_columns(rows: Sequence[WrongRow]) -> Iterator[list[list[Cause]]]:
-    """For sets of columns of Q and K, small sets first: the rows that different values of Q in these columns explain.
+    """For each set of columns of Q and K, small sets first: the causes of the rows that wrong Q values there explain.
 
     This is the slowest search: the sets come from the first row, and the other rows confirm them.
     """
@@ -285,7 +285,7 @@ def other_columns(rows: Sequence[WrongRow]) -> Iterator[list[list[Cause]]]:
 
 
 def _other_values(wrong: WrongRow, chosen: Bools) -> bool:
-    """Whether different values of Q in some columns explain a row; False if few KV rows count: any weights then fit."""
+    """Whether different values of Q in some columns explain a row; False if any weights fit, as for few KV rows."""
     terms = _terms(wrong)
     if terms is None or chosen.sum() > min(MOST * len(wrong.out), wrong.rows_that_count / 2):
         return False

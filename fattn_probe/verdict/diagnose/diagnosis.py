@@ -43,7 +43,7 @@ from fattn_probe.verdict.measure.wrong_rows import ranges
 from fattn_probe.verdict.truth.reference.adapter import stored_rows
 
 UNSURE = {"rounding", "row-sum", "share", "weights", "kv-parts", "k-columns", "columns", "v-sum", "outside", "invalid"}
-"""Causes that a race can imitate: none of them predicts the output."""
+"""Kinds of causes that a race can imitate, because they do not predict the output."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +112,7 @@ class Evidence:
         return [one if one.axis == "columns" else replace(one, labels=one.labels[at][None, :, None]) for one in found]
 
     def sample(self, wrong: Bools, number: int = ROWS_TRIED) -> list[RowIndex]:
-        """Some wrong rows, chosen at random, so that their causes represent those of all."""
+        """Some wrong rows, chosen at random, so that their causes represent those of all wrong rows."""
         rows = np.argwhere(wrong.any(axis=3))
         chosen = np.random.default_rng(0).permutation(len(rows))[:number]
         return [(int(sequence), int(query), int(head)) for sequence, query, head in rows[np.sort(chosen)]]
@@ -170,7 +170,7 @@ class Element:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """`worst` elements, one per row; `patterns`, best first; `causes`, the one that explains most rows first."""
+    """The worst elements (one per row), the patterns (best first), and the causes (the one of most rows first)."""
 
     wrong: int
     elements: int
@@ -209,7 +209,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
 
 
 def _causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate]]) -> Sequence[Said]:
-    """The causes of the finite and of the non-finite rows; the one that explains the most rows comes first."""
+    """The causes of finite and of non-finite wrong rows; the one that explains the most rows comes first."""
     wrong, dst = evidence.wrong.any(axis=3), evidence.dst
     bad = wrong & ~evidence.finite
     number = int(wrong.sum())
@@ -241,7 +241,7 @@ def _causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate
     rows = [evidence.row(row) for row in candidates] if evidence.affords(32) else []
     if algebra := causes_by_algebra(rows, share):
         return algebra
-    # If most wrong rows have these bits of a simulated GPU's NaN, they show its origin, but not the reason.
+    # If most wrong rows contain one of these NaNs of a simulated GPU, its bits show where it comes from, but not why.
     layouts = (
         []
         if evidence.case.recorded
@@ -288,10 +288,10 @@ def _by_place(evidence: Evidence, rows: Sequence[RowIndex], share: float) -> Ite
 def _is_rounding(evidence: Evidence, rows: Sequence[RowIndex]) -> bool:
     """Whether rounding to f16 could cause the errors: they are as small as the kernel's own, and uncorrelated.
 
-    The error of a wrong factor is a multiple of the output; a rounded factor is off by at most a unit in the last
-    place. The errors must not be biased, as they are if a part counts a little too much.
+    A wrong factor causes an error that is a multiple of the output; a rounded factor is off by at most one unit in the
+    last place. Biased errors do not come from rounding: they show that a part counts a little too much.
     """
-    # A tenth of the kernel's own error can be detected in a row, even if it is too small to be wrong.
+    # An error that is too small to count as wrong can still be detected if it is a tenth of the kernel's own error.
     seen = np.abs(evidence.dst - evidence.base) > LEFT * np.asarray(evidence.deviation.unit)[..., None]
     small = []
     for row in rows:
@@ -308,7 +308,7 @@ def _is_rounding(evidence: Evidence, rows: Sequence[RowIndex]) -> bool:
 
 
 def lean(wrong: Iterable[WrongRow]) -> bool:
-    """Whether errors point, more than by chance, in the direction in which some factor would change the output.
+    """Whether errors point, more than chance allows, in the direction in which some factor would change the output.
 
     Uses Student's t, because the spread is estimated from the rows. The quantile of t that corresponds to
     SIGMAS of a normal variable comes from the Cornish-Fisher expansion, which is accurate from 5 degrees of freedom on.
@@ -330,7 +330,7 @@ def lean(wrong: Iterable[WrongRow]) -> bool:
 
 
 def needs_another(found: Diagnosis) -> bool:
-    """Whether a second run is necessary, to show if the output varies from run to run."""
+    """Whether a second run is necessary, to show whether the output varies from run to run."""
     return not found.causes or found.causes[0].cause.kind in UNSURE
 
 

@@ -49,7 +49,7 @@ class DifferenceCut:
 class Difference:
     """Two captures of one op; the status is `changed` if a bit differs, which is not a failure.
 
-    `cuts` are the tiles and blocks with differences, for each capture; None if its launches do not show this.
+    `cuts` are the tiles and blocks with differences, for each capture; None if its launches do not show them.
     """
 
     a: str

@@ -52,7 +52,7 @@ KINDS = {
     "nondeterministic": "a second run gives different bits: a race, or unwritten memory",
     "overflow": "values exceed the range of f16",
     "masked-tile": "the running maximum of a fully masked KV step is used: NaN",
-    "maximum": "the softmax's exponents are not the row's logits below its maximum: they underflow, or overflow",
+    "maximum": "the softmax subtracts a number that is not the maximum of the logits: exp underflows, or overflows",
     "zero": "the output, or some of its columns, is zero",
     "invalid": "an undefined operation, such as 0/0, makes NaN; simulated GPUs only",
     "operand-nan": "NaN in the memory around the operands is read; simulated GPUs only",
@@ -72,7 +72,7 @@ class Search(Enum):
 
     OUTPUT = "it predicts the errors of a row"
     COLUMNS = "it predicts the errors in the wrong columns, if some columns are correct everywhere"
-    ALGEBRA = "it names the wrong part and how it is wrong, the most precise first"
+    ALGEBRA = "it names the wrong part and how it is wrong; the most precise cause comes first"
     NAN = "it predicts which rows are not finite, from a rare property of the op; one row alone proves nothing"
 
 
@@ -126,7 +126,7 @@ FAULTS = (
     RowFault("mask-ignored", "", read.no_mask),
     RowFault("mask-elsewhere", "the mask is read from the wrong place", read.next_steps),
     RowFault("v-elsewhere", "V is read from the wrong place", read.other_V, constant=True),
-    RowFault("q-elsewhere", "Q is read from the wrong place", read.other_Q, rarity=4.0),  # or another answer
+    RowFault("q-elsewhere", "Q is read from the wrong place", read.other_Q, rarity=4.0),  # like `others`
     RowFault("k-elsewhere", "K is read from the wrong place", read.other_K),
     RowFault("k-elsewhere", "K and V are read from the wrong place", read.other_K_and_V),
     RowFault("k-values", "K's values are unpacked wrongly", read.zero_points),
@@ -139,7 +139,7 @@ FAULTS = (
     RowFault("scale", "the logits, the mask, the slope or the softcap have a wrong factor", score.searched),
     RowFault("softcap", "", score.softcaps),
     RowFault("rounding", "", score.rounded, rarity=2.0),
-    # "All weights are lost" would explain this output too, but no better.
+    # "All weights are lost" would also explain this output, but not better.
     RowFault("zero", "the output is zero", score.zeros, rarity=-UNLIKELY, constant=True),
     RowFault("row-elsewhere", "the output is a different row's answer", lambda wrong: wrong.others),
     RowFault("zero", "some columns of the output are zero", score.zeros, Search.COLUMNS, -UNLIKELY, constant=True),
@@ -160,7 +160,7 @@ FAULTS = (
     RowFault("outside", "the output is not an average of V's rows", algebra.no_average, Search.ALGEBRA),
     RowFault("kv-beyond", "NaN after the last KV row is read", kv.nan_beyond, Search.NAN),
     RowFault(
-        "maximum", "the softmax's exponents are not the row's logits below its maximum", score.low_maximum, Search.NAN
+        "maximum", "the softmax subtracts a number that is not the maximum of the logits", score.low_maximum, Search.NAN
     ),
     RowFault("mask-elsewhere", "the mask is read at a wrong row, which hides everything", read.hiding_mask, Search.NAN),
     RowFault("masked-tile", "a block's first KV step is fully masked", score.masked_step, Search.NAN),
@@ -205,7 +205,7 @@ def not_finite(rows: Iterable[WrongRow], spoiled: Bools) -> list[Cause]:
 
 @dataclass(frozen=True)
 class Said:
-    """A cause of an output: the number of examined rows that it explains, and its mean score in these.
+    """A cause of an output: the number of examined rows that it explains, and its mean score over these.
 
     `share` is the estimated share of all wrong rows that it explains.
     """
@@ -218,7 +218,7 @@ class Said:
 
 
 def agreed(rows: Sequence[Sequence[Candidate]], share: float = 1.0) -> list[Said]:
-    """The causes that explain at least half of the rows, chosen from each row's candidates; most rows first.
+    """The causes that explain at least half of the rows, from each row's candidates; the one for most rows comes first.
 
     `share` is the share of all wrong rows that these rows represent. Candidates much less likely than a row's best do
     not count.
@@ -241,7 +241,7 @@ def agreed(rows: Sequence[Sequence[Candidate]], share: float = 1.0) -> list[Said
 
 
 def in_order(causes: Iterable[Said]) -> list[Said]:
-    """The causes that explain at least half of all wrong rows, those that explain most first."""
+    """The causes that explain at least half of all wrong rows; the one that explains the most comes first."""
     return sorted((one for one in causes if one.share >= AGREED), key=lambda one: (-one.share, one.score))
 
 
@@ -253,7 +253,7 @@ def _consistent(found: Sequence[Candidate]) -> Sequence[Candidate]:
     factors, doubts = np.array(known).T
     middle, scale = float(np.median(factors)), found[0].cause.kind == "output-scale"
     apart = abs(middle - 1)
-    if scale and apart > FINE:  # the error is a multiple of the output, which shows the factor well
+    if scale and apart > FINE:  # the error is a multiple of the output, which shows the factor precisely
         allowed = np.maximum(FINE * apart, SIGMAS * doubts)
     else:
         allowed = np.maximum(ALIKE * apart, min(NEAR_ONE * apart, FINE))

@@ -1,7 +1,7 @@
 """Faults in the choice of KV rows: left out, counted twice, past the end, or hidden by the mask.
 
-Each moves the output o in its own way: leaving out KV row i moves it along v_i - o, leaving out a KV step along the sum
-of p (v - o) over its rows, and so on.
+Each fault moves the output o in its own way. Leaving out KV row i moves it along v_i - o; leaving out a KV step moves
+it along the sum of p (v - o) over the rows of the step.
 """
 
 from collections.abc import Callable, Iterator
@@ -115,7 +115,7 @@ def one_step(wrong: WrongRow) -> Iterator[Moves]:
 
 
 def some_steps(wrong: WrongRow) -> Iterator[Moves]:
-    """Some KV steps are left out: every n-th, all but every n-th, a range of them, or those after a masked one."""
+    """Some KV steps are left out: every n-th, all but every n-th, a range, or all of a block after a masked step."""
     if not wrong.step:
         return
     row, last = wrong.row, int(wrong.steps[-1])
@@ -153,7 +153,7 @@ def steps_often(wrong: WrongRow) -> Iterator[Moves]:
     out = sums.sum(axis=0)
     terms = sums - weights[:, None] * (out + error)
     known = np.flatnonzero(weights > 1e-6)
-    sink = 1 - weights.sum()  # its share of the softmax counts once
+    sink = 1 - weights.sum()  # the sink's share of the softmax counts once
     if not 2 <= len(known) <= len(out) // 2 or sink > 1e-6:
         return
     f = np.linalg.eigh(terms[known] @ terms[known].T)[1][:, 0]
@@ -196,13 +196,13 @@ def seams(wrong: WrongRow) -> Iterator[Moves]:
     longer = {some[-1] + 1 for some in own if len(some) > 1} & {end + 1 for end in ends}
     sets = {
         "the KV step before each seam of blocks": np.isin(steps, ends),
-        "the KV step before each seam, of blocks with several": np.isin(steps + 1, [*longer]),
+        "the KV step before each seam, in blocks with several steps": np.isin(steps + 1, [*longer]),
         "the KV step after each seam of blocks": np.isin(steps, [some[0] for some in own[1:]]),
         "all but the last block's share": ~shares[-1][2],
     }
-    if tail := len(row.V) % wrong.step:  # the bounds of the last KV step, used for another step
+    if tail := len(row.V) % wrong.step:  # the last KV step is shorter; another step may stop at the same row
         after = np.isin(steps, ends) & (np.arange(len(row.V)) % wrong.step >= tail)
-        sets["the end of the KV step before each seam, from where the last KV step ends,"] = after
+        sets["the end of the KV step before each seam, after as many rows as the last step has,"] = after
     where = f"blocks {shares[0][0]}..{shares[-1][0]}"
     sums, weights = (np.array([part @ of for part in sets.values()]) for of in (row.pulls, row.p))
     yield _weighted(sums, weights, lambda index: Cause("share", [*sets][index], where), rarity=SEARCHED)

@@ -62,9 +62,9 @@ class Region:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A region in words; `precision` is its share of wrong elements, `recall` its share of all wrong elements.
+    """A region in words; `precision` is the wrong share of its elements, `recall` its share of all wrong elements.
 
-    `also` has other descriptions of the same region; `saved` is the number of bits that the pattern saves.
+    `also` contains other descriptions of the same region; `saved` is the number of bits that the pattern saves.
     """
 
     words: str
@@ -210,7 +210,7 @@ def label_sets(
         start = int(surplus[:stop].argmin()) if stop else 0
         if gain[stop] > 0 and start > 0 and stop < labels:
             sets.append((each[start:stop], 2 * choice + 1))
-    if labels > 2:  # the labels with the most errors, as long as each lowers the cost; few runs, to be readable
+    if labels > 2:  # the labels with the most errors, as long as each lowers the cost; in few runs, for short words
         order = np.argsort(-rates, kind="stable")[:-1]
         bits = choice + 2 + np.array([_log2_choices(labels, k) for k in range(1, labels)])
         best = int((cost_of(np.cumsum(wrong[order]), np.cumsum(size[order])) + bits).argmin())
@@ -229,7 +229,7 @@ def _log2_choices(n: int, k: int) -> float:
 
 
 def hidden_steps(mask: npt.NDArray[Any], n_seq: int, n_q: int, rows: int) -> Bools:
-    """The steps of `rows` KV rows that the shared mask hides completely from a row, (n_seq, n_q, steps)."""
+    """The steps of `rows` KV rows that the shared mask hides completely from each row, (n_seq, n_q, steps)."""
     seen = ~np.isneginf(mask[:, 0, :n_q])
     hidden = ~np.logical_or.reduceat(seen, np.arange(0, seen.shape[2], rows), axis=2)
     return np.asarray(hidden[np.arange(n_seq) % len(hidden)])
@@ -246,7 +246,7 @@ def labellings(shape: Shape, group: int, geometry: Geometry | None, hidden: Bool
             ("fully masked rows", "rows that are not fully masked", np.all(hidden, axis=2)),
             ("rows whose first KV tile is fully masked", "rows that see their first KV tile", hidden[..., 0]),
             ("rows that see the last KV tile", "rows whose last KV tile is fully masked", ~hidden[..., -1]),
-            ("rows with a masked KV tile before a visible one", "rows with none before a visible one", late),
+            ("rows with a masked tile before a visible one", "rows with no masked tile before a visible one", late),
         ):
             if 0 < which.sum() < which.size:
                 labels, words = which[..., None].astype(np.intp), partial(either, yes, no)

@@ -66,7 +66,7 @@ def other_V(wrong: WrongRow) -> Iterator[Named]:
             yield words, row.answer(V=rows)
         K = around.rows(around.view("K"))
         if K is not None and K.shape[1] >= row.V.shape[1]:
-            yield "K's values stand for V", row.answer(V=K[:, : row.V.shape[1]])
+            yield "K's values are used as V", row.answer(V=K[:, : row.V.shape[1]])
 
 
 def other_Q(wrong: WrongRow) -> Iterator[Named]:
@@ -91,7 +91,7 @@ def other_K(wrong: WrongRow) -> Iterator[Named]:
 
 
 def other_K_and_V(wrong: WrongRow) -> Iterator[Named]:
-    """K and V from the same wrong place, such as a different head, unless this is the correct place of one of them."""
+    """The answers if K and V are both read from one wrong place, such as a different head, that is wrong for each."""
     row, around = wrong.row, wrong.around
     values = dict(_elsewhere(around, "V")) if wrong.affords(64) else {}
     for words, K in _elsewhere(around, "K") if values else ():
@@ -151,7 +151,7 @@ def hiding_mask(wrong: WrongRow) -> Iterator[Cause]:
 
 
 def _elsewhere(around: Around, name: str) -> Iterator[Named]:
-    """A tensor read with wrong strides, or from a different head or sequence, in words."""
+    """A tensor read with wrong strides, or from a different head or sequence, with the mistake in words."""
     sizes, view = around.case.op.sizes, around.view(name)
     for words, other in _strides(around, name):
         if (rows := around.rows(other)) is not None:
@@ -177,7 +177,7 @@ def _strides(around: Around, name: str) -> Iterator[tuple[str, TensorView]]:
             nb = [*view.nb]
             nb[axis] = stride or contiguous[axis]
             if index and nb[axis] != view.nb[axis]:
-                yield f"its {of} by {words}", replace(view, nb=(nb[0], nb[1], nb[2], nb[3]))
+                yield f"its {of} with {words}", replace(view, nb=(nb[0], nb[1], nb[2], nb[3]))
     yield "as if it were contiguous", replace(view, nb=contiguous)
 
 
@@ -195,10 +195,10 @@ def _converted(around: Around, name: str) -> Iterator[Named]:
     plane, space = n_kv * row, heads * n_kv * row
     before = [stride // 2 for stride in view.nb]
     strides = {
-        "its rows by the stride from before": (before[1], plane, space),
-        "its heads by the stride from before": (row, before[2], space),
-        "its sequences by the stride from before": (row, plane, before[3]),
-        "its heads by ne[2] rows": (row, heads * row, heads * heads * row),
+        "its rows with the stride from before the conversion": (before[1], plane, space),
+        "its heads with the stride from before the conversion": (row, before[2], space),
+        "its sequences with the stride from before the conversion": (row, plane, before[3]),
+        "its heads with a stride of ne[2] rows": (row, heads * row, heads * heads * row),
     }
     for words, (along, by_head, by_sequence) in strides.items():
         start = around.sequence * by_sequence + around.kv_head * by_head

@@ -1,6 +1,6 @@
 """A wrong row of the output, and the changes that faults cause.
 
-A row has its logits and weights in float64, the memory around its operands, and its error. Faults of one kind predict
+A row has its logits and weights in float64, the memory around its operands, and its error. Each kind of fault predicts
 errors (`Moves`). A fault fits if the remaining error is not larger than the kernel's rounding. The most likely fault
 leaves the smallest error, given the number of alternatives (Schwarz' criterion, Annals of Statistics 6, 1978).
 """
@@ -27,7 +27,7 @@ Named = tuple[str, F64]
 
 
 def unlike(here: RowIndex, other: RowIndex) -> str:
-    """The name of another row: the coordinates that differ."""
+    """The name of another row: the coordinates that differ from those of `here`."""
     axes = zip(("sequence", "query", "head"), here, other, strict=True)
     return "that of " + ", ".join(f"{name} {there}" for name, own, there in axes if own != there)
 
@@ -36,7 +36,7 @@ def unlike(here: RowIndex, other: RowIndex) -> str:
 class AttentionRow:
     """A row: `raw` logits before softcap and mask; `mask` as added to them, -inf where hidden; `sink` or None.
 
-    `slope` is that of ALiBi, 1 without it; `mask` is already multiplied by it.
+    `slope` is the slope of ALiBi, by which `mask` is already multiplied; 1 without ALiBi.
     """
 
     K: F64
@@ -101,7 +101,7 @@ class AttentionRow:
 
     @cached_property
     def pulls(self) -> F64:
-        """The change of the output for each KV row, (n_kv, hsv)."""
+        """The pull of each KV row on the output, (n_kv, hsv): its weight times its distance from the output."""
         return np.asarray(self.p[:, None] * (self.V - self.out))
 
 
@@ -160,7 +160,7 @@ class Around:
             return np.asarray(K @ self.q * self.scale)
 
     def rows(self, view: TensorView, sequence: int | None = None, kv_head: int | None = None) -> F64 | None:
-        """The rows of a view for this row; None if it reaches outside its allocation, or repeats."""
+        """The rows of a view for this row; None if the view reaches outside its allocation, or its memory repeats."""
         sequence = self.sequence if sequence is None else sequence
         kv_head = self.kv_head if kv_head is None else kv_head
         if self.case.op.roots[view.root].period is not None:
@@ -215,7 +215,7 @@ class WrongRow:
 
     `step` is the number of KV rows of a KV step, 0 if unknown; `parts` is the work of the CUDA blocks that share the
     row's tile; `others` are the answers of other rows, which may have been written to this row. `unit` is the predicted
-    error of an element, `max_offset` the kernel's offset of the maximum of the logits, `wrong` the wrong columns.
+    error of an element, `max_offset` what the kernel adds to the maximum of the logits, `wrong` the wrong columns.
     """
 
     row: AttentionRow
@@ -283,10 +283,10 @@ class WrongRow:
 
 @dataclass(frozen=True)
 class Cause:
-    """A fault: its `kind` (see `KINDS`), in words, and `detail`, the part that differs from row to row.
+    """A fault: its `kind` (see `KINDS`), its `words`, and `detail`, the part of the words that differs from row to row.
 
-    `explained` is a share of a row's square error; `step` is the KV step, if the fault is in one step. `factor` must be
-    the same in all rows, to within the standard error `doubt` from the kernel's rounding; `place` must be the same too.
+    `explained` is a share of a row's squared error; `step` is the KV step, if the fault is in one step. All rows must
+    have the same `place`, and the same `factor` to within `doubt`, its standard error from the kernel's rounding.
     """
 
     kind: str
@@ -320,7 +320,7 @@ class Moves:
     """Faults of one kind: the errors (n, hsv) that they predict; with `free`, any multiple of them.
 
     `say` gets the index of a fault and its factor, and returns None for a factor that makes no sense. `rarity` is the
-    handicap of this kind compared with others, in Schwarz' criterion.
+    handicap of this kind relative to other kinds, in Schwarz' criterion.
     """
 
     errors: F64
@@ -330,7 +330,7 @@ class Moves:
 
     @classmethod
     def to(cls, answers: Sequence[tuple[Cause, F64]], out: F64, rarity: float = 0.0) -> "Moves":
-        """Changes to outputs that differ from `out` and are finite."""
+        """The moves from `out` to those answers that are finite and differ from it."""
         known = [(cause, answer) for cause, answer in answers if np.isfinite(answer).all()]
         errors = np.array([answer - out for _, answer in known]).reshape(-1, len(out))
         return cls(errors, lambda index, _: known[index][0], rarity=rarity)

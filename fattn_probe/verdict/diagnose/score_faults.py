@@ -15,7 +15,7 @@ from fattn_probe.verdict.truth.rounding_model.softmax import FLUSH
 
 LARGEST_F16 = 65504.0
 LOWER = "or a far lower one is read"
-"""Kinds that also fit an output without its sink."""
+"""The detail of an ignored sink: reading a far lower sink gives the same output."""
 
 
 def output_scaled(wrong: WrongRow) -> Iterator[Moves]:
@@ -64,9 +64,9 @@ def sink_often(wrong: WrongRow) -> Iterator[Moves]:
 
 @dataclass(frozen=True)
 class Factor:
-    """A fault with one factor: `logits` gives the logits of a row for a factor, in the KV rows of `within`.
+    """A fault with one factor: `logits` computes the logits of a row for a factor, in the KV rows of `within`.
 
-    A factor close to one of `others`, which belong to other faults, is ignored. `names` has the names of some factors.
+    A factor close to one of `others`, which belong to other faults, is ignored. `names` names some factors.
     `same`: the factor is the same in all rows.
     """
 
@@ -112,10 +112,10 @@ def factors(wrong: WrongRow) -> Iterator[Factor]:
         for name, factor in (("scale", scale), ("softcap", cap)):
             if factor not in (0.0, 1.0):
                 names |= {f"the {name}": factor, f"1 / the {name}": 1 / factor}
-        words = "the mask counts by a wrong factor"
+        words = "the mask is multiplied by a wrong factor"
         yield Factor("mask-scale", words, row, lambda f: of(capped, f * mask), names=names)
     if row.sink is None and (mask.any() or cap):
-        words = "the exponents of the softmax are scaled, the mask with them"
+        words = "the exponents of the softmax are scaled, including the mask"
         yield Factor("scale", words, row, lambda f: of(f * capped, f * mask), names=bases)
 
 

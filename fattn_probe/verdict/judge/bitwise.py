@@ -68,7 +68,7 @@ def batch_invariance(alone: Sequence[Alone], kernel: str) -> Check:
     if not alone:
         return not_made(name, "no row could be computed alone")
     other = [row for row in alone if not row.equal]
-    by = f"alone by {', '.join(sorted({row.kernel for row in alone}))}, in the batch by {kernel}"
+    by = f"alone with {', '.join(sorted({row.kernel for row in alone}))}, in the batch with {kernel}"
     if not other:
         return Check(name, True, False, f"{len(alone)} queries have the same bits alone as in the batch, {by}")
     worst = max(row.nmse for row in other)

@@ -79,9 +79,9 @@ class Answers:
 class JudgedCase:
     """A case for a target and the build of a session, and how it is judged.
 
-    `arch` is nvcc's number of the architecture, `constants` are those of the source's kernels (None if unknown), and
-    `part` is the part of the case to run and to judge (None for all). `geometry` is the division of the output by the
-    launches, None before a run and for unknown kernels. `baseline` is a correct run on the same target: its output
+    `arch` is nvcc's number for the architecture. `constants` are those of the source's kernels, None if unknown. `part`
+    is the part of the case to run and to judge, None for all. `geometry` is the launches' division of the
+    output, None before a run and for unknown kernels. `baseline` is a correct run on the same target: its output
     replaces the rounding model. Failures with a baseline are not diagnosed, nor are those with `diagnosed` False.
     """
 
@@ -264,7 +264,7 @@ def expect(subject: JudgedCase, capture: Capture, rows: I64 | None = None) -> Ex
     if not capture.launches:
         return Expected(missing=f"ggml's CPU backend has no error model: {DECIDES}")
     if kernel is not None and kernel.family is VEC and tree is not None and vec_adds_in_f16(tree, arch):
-        found = Expected(missing=f"{VEC.kernel} of this source adds V in f16, which no error model has: {DECIDES}")
+        found = Expected(missing=f"{VEC.kernel} of this source adds V in f16, which no error model covers: {DECIDES}")
     else:
         made, model = subject.answers.expected, subject.checks.model if baseline is None else "never"
         launched = tuple(launch.key for launch in capture.launches)
@@ -327,7 +327,7 @@ def known_of(
     finding: Finding | None = None,
     capture: Capture | None = None,
 ) -> Known:
-    """The known defect of llama.cpp that causes a failure or may cause it; none if a wrong output also fails checks."""
+    """The known defect of llama.cpp that causes or may cause a failure; none if a wrong output also fails checks."""
     failed = tuple(check.name for check in checks if check.fails)
     odd = failed and (verdict.status is Status.FAIL or subject.target.engine != "sim")
     if status_of(verdict, checks) is not Status.FAIL or odd:
@@ -368,7 +368,7 @@ def bitwise_checks(subject: JudgedCase, capture: Capture) -> tuple[Check, ...]:
             again = subject.run(number)
             if not isinstance(again, Capture):
                 ended, _, _ = describe(again).partition("\n")
-                found.append(Check("deterministic", False, True, f"run {number + 1} did not end: {ended}"))
+                found.append(Check("deterministic", False, True, f"run {number + 1} did not finish: {ended}"))
                 break
             others.append(read(again.dst))
         else:

@@ -16,7 +16,7 @@ from fattn_probe.machine.run.capture import Part
 UseModel = Literal["auto", "always", "never"]
 Sample = int | Literal["auto", "all"]
 WHOLE_FLOP = 1e12
-"""With more operations, only a sample of a case's rows is checked: ten seconds on two cores."""
+"""With more operations, only a sample of a case's rows is checked; this many take ten seconds on two cores."""
 WHOLE_BYTES = 4 << 30
 """With more bytes of inputs, only a sample of a case's rows is checked."""
 MOST_SECONDS = 60.0

@@ -29,8 +29,8 @@ MODEL_FLOP = 4e9
 def bit_exact(provenance: Mapping[str, str], arch: int) -> bool:
     """Whether a correct kernel of a build usually equals the rounding model in every bit.
 
-    False for debug builds, which fuse no multiply-adds (80 % of the elements of `gqa` are equal), and for real GPUs
-    whose special functions were not measured (with correctly rounded exponentials, 12 to 65 % are equal).
+    False for debug builds, which fuse no multiply-adds: 80 % of the elements of `gqa` are equal. False also for real
+    GPUs whose special functions were not measured: with correctly rounded exponentials, 12 to 65 % are equal.
     """
     measured = provenance.get("engine") == "sim" or arch in MEASURED_ARCHS
     return measured and provenance.get("flavour") == "release"
@@ -53,7 +53,7 @@ def expected_of(
     """
     kernel = kernel_of(case.op, geometry, arch)
     if geometry is None or kernel is None:
-        return Expected(missing=f"there is no error model of this kernel: {DECIDES}")
+        return Expected(missing=f"there is no error model for this kernel: {DECIDES}")
     found = None
     if constants is None:
         missing = "the rounding model lacks the configurations of this source's kernels"
@@ -67,7 +67,7 @@ def expected_of(
             wanted = np.zeros((case.op.sizes.n_seq, case.op.sizes.n_q, case.op.sizes.n_head), np.bool_)
             wanted[at] = True
         found = model_of(case, dict(inputs), geometry.kernel, arch, constants=constants, wanted=wanted)
-        missing = "" if found is not None else "there is no rounding model of this kernel"
+        missing = "" if found is not None else "there is no rounding model for this kernel"
         found = found if found is None or rows is None else found[at][None, :, None]
     return with_gaps(Expected(cache(partial(prediction_of, case.op, inputs, kernel, rows)), found, missing))
 
@@ -81,7 +81,7 @@ def prediction_of(op: Op, inputs: Mapping[str, Bytes], kernel: Kernel, rows: I64
 def uses_model(case: Case, kernel: AttentionKernel, model: UseModel, rows: I64 | None = None) -> bool:
     """Whether the rounding model is fast enough for a run.
 
-    The conversion of K and V does not count, unless these are huge. Only the model of mma_f16 is faster for fewer rows.
+    The conversion of K and V does not count, except for huge ones. Only the model of mma_f16 is faster for fewer rows.
     """
     if model == "auto":
         sizes, share = case.op.sizes, 1.0

@@ -25,10 +25,10 @@ class Judgement:
     """One case on one target: what ran, and all results.
 
     `missing` says which expectations were not available and why. `sampled` is the extent of the exact check, None for
-    all. `finding` is the fault that stopped the run before it had an output. `output` is the sha256 of the output's
+    all rows. `finding` is the fault that stopped the run without an output. `output` is the sha256 of the output's
     bytes, `seconds` are the timed runs. `known` is the id of the known defect of llama.cpp that caused a failure, or
-    empty; `doubt` is the reason why a failure may not be one. `dst` is the output if all of it was checked. `division`
-    is the origin of the occupancy that determines the division of KV rows among blocks, None if none does.
+    empty; `doubt` says why one may not be the cause. `dst` is the output if all of it was checked. `division` is the
+    origin of the occupancy by which the KV rows are divided among blocks, None if occupancy plays no role.
     """
 
     case: str

@@ -37,7 +37,7 @@ UNPROBED = "to tell whether the code that ran has it, fattn-probe needs"
 class Known:
     """The result for a failure: the id of its known defect, or in `doubt` why its defect may not be a known one.
 
-    Both are empty if it is not a known defect.
+    Both are empty if the failure is not a known defect.
     """
 
     id: str = ""
@@ -254,7 +254,7 @@ def known_defect(failure: Failure, origin: SourceOrigin) -> Known:
 
 
 def by_defect(known: Iterable[str]) -> list[str]:
-    """One sentence for each known defect, from the ids of cases' defects (empty: none).
+    """One sentence for each known defect, from the ids of the cases' defects (empty for no defect).
 
     `46 fail by volta-columns, a known defect of llama.cpp: on Volta the dispatch chooses an mma kernel of ...`
     """

@@ -1,6 +1,6 @@
 """The origin of the code that ran: the built tree, and the release that it comes from.
 
-A defect in the tree does not excuse a failure, because a change may have introduced it: the release must have it too.
+A defect in the tree does not excuse a failure, because a change may have introduced it: the release must also have it.
 A defect is recognised by fragments of C++ in the patched CUDA files of a tree.
 """
 
@@ -116,8 +116,8 @@ class ReleaseRange:
     def of(self, build_number: str, known: Sequence[int]) -> bool | None:
         """Whether a release has the defect, judging by known releases (sorted); None if the nearest ones differ.
 
-        A release newer than all known ones is like the newest. A release without a number only has defects that were
-        never fixed.
+        A release newer than all known ones is treated like the newest. A release without a number is assumed to have
+        only defects that were never fixed.
         """
         if not build_number.isdecimal():
             return None if self.until is not None else True

@@ -36,7 +36,7 @@ BETWEEN = "; "  # separates the kernels of an op
 
 @dataclass
 class Supported:
-    """The support for the op of `case`: for each build number, the capabilities (`Device.cc`) that support it."""
+    """The support for the op of `case`: for each build number, the capabilities (`Device.cc`) of supporting GPUs."""
 
     case: str
     on: dict[int, frozenset[str]] = field(default_factory=dict)
@@ -129,7 +129,7 @@ def kernels(op: Op, cc: str, build_number: str, launches: Sequence[LaunchRecord]
     said = BETWEEN.join(dict.fromkeys(found))
     if said == expected:
         return Check(name, True, False, f"{said}, as recorded")
-    words = f"it launches {said or 'no attention kernel'}, where b{build_number} has {expected}"
+    words = f"{said or 'no attention kernel'}, but b{build_number} launches {expected}"
     return Check(name, False, True, words)
 
 
@@ -141,7 +141,7 @@ CUDA_ERROR = "CUDA error"
 def verdict_without_output(outcome: Unsupported | Missing | Finding | Failed | Lost) -> Verdict:
     """The verdict on a run without an output; an unexplained crash or a missing function is `lost`.
 
-    The reason is the message of the checker, the sanitizer or ggml; the stack, if there is one, follows on separate
+    The reason is the message from the checker, the sanitizer or ggml; the stack, if there is one, follows on separate
     lines, innermost first.
     """
     match outcome:

@@ -14,9 +14,9 @@ from fattn_probe.verdict.truth.error_model.prediction import ODDS, RMSE_LIMIT, P
 SAMPLING = 5.0
 """If the prediction samples rows, the limit is widened by this many of its standard errors."""
 ROW_LIMIT = 16.0
-"""The limit for a single row: its few errors depend on each other."""
+"""The limit for a single row; it is wide because a row's few errors depend on each other."""
 MODEL_LIMIT = 0.14
-"""Limit of the output's RMSE distance from the model, as a share of the model's own error: 2 % of its NMSE."""
+"""Limit on the output's RMSE distance from the model, as a share of the model's own RMSE (2 % of its NMSE)."""
 MODEL_ROW_LIMIT = 0.5
 DECIDES = "the scenario's tolerance decides"
 SMALL_ROW = 1e-3
@@ -56,12 +56,12 @@ class Expected:
 class Design:
     """Whether an output is the result of its kernel's arithmetic.
 
-    `by` is the basis: `model` or `prediction`. `error_by_bound` is the largest |error| as a share of its element's
-    bound. `rmse_by_predicted` and `row_rmse_by_predicted` (worst row) are relative to the prediction. `off_model` and
-    `row_off_model` are the RMSE of output - model as a share of the model's own error. `equal_bits` is the share of
-    elements that equal the model in every bit. Unknown values are None. `lost` gives the origin of the predicted mean
-    error; `assumed` the parts of the kernel's arithmetic that are only assumed, if the prediction depends on any.
-    Raises ValueError if an output passes although one of its figures is NaN.
+    `by` is the basis of the decision: `model` or `prediction`. `error_by_bound` is the largest |error| as a share of
+    its element's bound. `rmse_by_predicted` and `row_rmse_by_predicted` (worst row) are relative to the prediction.
+    `off_model` and `row_off_model` are the RMSE of output - model as a share of the model's own error. `equal_bits` is
+    the share of elements that equal the model in every bit. Unknown values are None. `lost` gives the origin of the
+    predicted mean error; `assumed` the parts of the kernel's arithmetic that are only assumed, if the prediction
+    depends on any. Raises ValueError if an output passes although one of its figures is NaN.
     """
 
     passes: bool
@@ -89,7 +89,7 @@ class Design:
 class Held:
     """An output compared with the expected one.
 
-    `deviation` has the wrong elements (finite ones only). `left` (n_seq, n_q, n_head) marks rows with neither a model
+    `deviation` marks the wrong finite elements. `left` (n_seq, n_q, n_head) marks rows with neither a model
     nor a prediction. `too_wide` marks rows that are judged only by a prediction so wide that an output of zeros would
     be within it.
     """

@@ -80,7 +80,7 @@ def choose_limits(
 def possible_limits(reference: F64, tolerance: Tolerance, expected: Expected) -> Iterator[Limits]:
     """All limits that apply, except limits around the exact answer that the rounding model itself exceeds.
 
-    A prediction or model that lacks rows is not used, because one number for the whole output cannot leave rows out.
+    A prediction or model that lacks rows is not used, because one limit for the whole output cannot leave rows out.
     """
     predicted = expected.predicted
     prediction = expected.prediction if predicted is not None and predicted.all() else None
@@ -104,7 +104,7 @@ def limits_of_prediction(reference: F64, prediction: Prediction) -> Limits:
 
 
 def limits_of_model(reference: F64, model: F32) -> Limits:
-    """The distance from the rounding model that different compilers may cause."""
+    """Limits around the rounding model, which allow the differences between compilers."""
     _, unit, spread = model_units(reference, model, np.ones(reference.shape[:3], np.bool_))
     return Limits("model", model, MODEL_LIMIT * spread, MODEL_ROW_LIMIT * unit)
 

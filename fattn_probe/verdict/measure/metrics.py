@@ -98,7 +98,7 @@ def f16_spacing(values: F64) -> F64:
 
 
 def nmse(dst: npt.NDArray[np.floating[Any]], reference: F64) -> float:
-    """sum((dst-ref)^2)/sum(ref^2) in float64; for an answer of zeros, 0 if dst is zero too, else infinite."""
+    """sum((dst-ref)^2)/sum(ref^2) in float64; for an answer of zeros, 0 if dst is also zero, else infinite."""
     difference = (dst - reference).ravel()
     answer = reference.ravel()
     return _ratio(float(difference @ difference), float(answer @ answer))
@@ -193,7 +193,7 @@ def unequal(a: F32, b: F32) -> Bools:
 
 
 def deviation_from(dst: F32, reference: F64, tolerance: Tolerance) -> Deviation:
-    """Non-finite elements, and the main contributors to rows (sequence, query, head) over tolerance."""
+    """The errors; wrong are non-finite elements, and the main contributors to rows over the tolerance."""
     finite = np.isfinite(dst)
     difference = np.where(finite, dst, 0.0) - np.where(finite, reference, 0.0)
     off = np.einsum("sqhd,sqhd->sqh", difference, difference)

@@ -30,7 +30,7 @@ ZERO_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Sampled:
-    """The extent of an exact check: `rows` rows (sequence, query, head) `of` all.
+    """The extent of an exact check: `rows` out of `of` rows (sequence, query, head).
 
     On a simulated GPU, `blocks` of `of_blocks` blocks of the attention kernel ran, None if all did. They compute
     `complete` rows; None if all rows were computed and read.

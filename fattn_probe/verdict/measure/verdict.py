@@ -19,7 +19,7 @@ BIASED = 1e-3
 """The mean error, as a share of the answer's size, that causes a warning."""
 FEW_BITS = "equal the rounding model in every bit; usually all do"
 LEAST_BITS = 0.9
-"""If a smaller share of elements equals the rounding model, a kernel must compute differently. The shipped cases
+"""If a smaller share of elements equals the rounding model, the kernel must compute differently. The shipped cases
 give 1.0 on an H200 and on simulated GPUs; other compilers should give at least 0.97."""
 CHANCE = 5.0
 """The number of standard deviations by which a mean error must differ from 0."""
@@ -98,13 +98,13 @@ def judge(
     """Judge an output against the exact answer and the expected output of its kernel.
 
     It passes if every element is written and finite, and the output is as designed and within the tolerance. A default
-    tolerance applies only to rows without an expectation. It is unjudged if the exact answer is not finite, or if rows
-    outside the tolerance count as designed only because the prediction allows any value, unless they match the kernel's
-    own weights applied to V. Arrays have dst's shape (n_seq, n_q, n_head, hsv). `fully_masked` (n_seq, n_q, n_head)
-    marks the rows whose mask is -inf everywhere; it does not change the verdict, but explains NaNs that occur only
-    there. Without `predictions`, the prediction's numbers are left out where the rounding model decides, unless there
-    is a mean error to compare. `describe` puts the wrong rows (n_seq, n_q, n_head) into words, and `place` gives an
-    element its coordinate in the whole output. InputError for different shapes.
+    tolerance applies only to rows without an expectation. An output is unjudged if the exact answer is not finite. It
+    is also unjudged if rows outside the tolerance count as designed only because the prediction allows any value,
+    unless these rows match the kernel's own weights applied to V. Arrays have dst's shape (n_seq, n_q, n_head, hsv).
+    `fully_masked` (n_seq, n_q, n_head) marks the rows whose mask is -inf everywhere; it does not change the verdict,
+    but explains NaNs that occur only there. Without `predictions`, the prediction's numbers are left out where the
+    rounding model decides, unless there is a mean error to compare. `describe` puts the wrong rows (n_seq, n_q, n_head)
+    into words, and `place` gives an element its coordinate in the whole output. InputError for different shapes.
     """
     if not np.isfinite(reference).all():
         return Verdict(Status.UNJUDGED, "the exact answer is not finite everywhere")
@@ -122,7 +122,7 @@ def judge(
     bit_exact = expected is not None and expected.bit_exact
     judged = accuracy(dst, reference, metrics, design, bit_exact=bit_exact)
     deviation = _deviation(dst, reference, tolerance, held, bool(inaccurate))
-    masked_nan = False  # whether elements are not finite, all of them are NaN, and all of these in fully masked rows
+    masked_nan = False  # whether there are non-finite elements, all of which are NaN in fully masked rows
     if fully_masked is not None and metrics.nan and not (metrics.unwritten or metrics.inf):
         masked_nan = not (np.isnan(dst).any(axis=3) & ~fully_masked).any()
     problems = _not_finite(metrics, masked_nan=masked_nan) + designed + inaccurate
@@ -159,7 +159,7 @@ def _deviation(dst: F32, reference: F64, tolerance: Tolerance, held: Held | None
 
 
 def given(tolerance: Tolerance) -> bool:
-    """Whether the scenario sets the tolerance; otherwise it is upstream's tolerance."""
+    """Whether the scenario sets the tolerance; otherwise upstream's tolerance applies."""
     return bool(tolerance.model_fields_set)
 
 
@@ -167,7 +167,7 @@ def accuracy(dst: F32, reference: F64, metrics: Metrics, design: Design | None, 
     """Whether an output is close to the exact answer: its NMSE against upstream's bound, and the bias of its errors.
 
     A mean error counts if it is at least a thousandth of the answer's size, and either predicted or far larger than
-    chance. With `bit_exact`, many elements that differ from the rounding model cause a warning too.
+    chance. With `bit_exact`, many elements that differ from the rounding model also cause a warning.
     """
     if not metrics.all_finite:
         return Accuracy(False, "not finite everywhere")

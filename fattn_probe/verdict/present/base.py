@@ -21,7 +21,7 @@ OtherLaunches = tuple[Judgement, tuple[LaunchRecord, ...]]
 
 @dataclass(frozen=True)
 class BesideBase:
-    """The launches that differ from a base, among `compared` cases; `missing` says which were not, and why."""
+    """The launches that differ from a base, among `compared` cases; `missing` says which were not compared, and why."""
 
     base: str
     compared: int
@@ -41,10 +41,10 @@ class BesideBase:
             yield Text(f"launches not compared with those of {self.base}: {self.missing}", "yellow")
         if self.differ:
             many = f"{len(self.differ)} of {number_of(self.compared, 'case')}"
-            yield Text(f"{many}: launches unlike those of {self.base} (dry runs)", "yellow")
+            yield Text(f"{many}: launches differ from those of {self.base} (dry runs)", "yellow")
         elif self.compared:
             same = "kernels, grids, blocks and shared memory"
-            yield Text(f"{number_of(self.compared, 'case')}: {same} are those of {self.base} (dry runs)", "dim")
+            yield Text(f"{number_of(self.compared, 'case')}: {same} equal those of {self.base} (dry runs)", "dim")
         yield from (Text(f"  {row.case} on {row.on}: {changed(before, row.launches)}") for row, before in self.differ)
 
     def document(self) -> dict[str, Any]:

@@ -35,7 +35,7 @@ PIXELS = 512
 
 @dataclass(frozen=True, eq=False)
 class ErrorMap:
-    """The errors of an output over two of its axes (picture rows first), the largest along the other axes."""
+    """The errors of an output over two of its axes (picture rows first), each the largest along the other axes."""
 
     title: str
     across: str
@@ -78,7 +78,7 @@ def error_maps(dst: F32, deviation: Deviation) -> tuple[ErrorMap, ErrorMap]:
 
 
 def shrunk(values: F64, height: int, width: int) -> F64:
-    """The map reduced to at most `height` x `width` cells; each has the largest of the values that it replaces."""
+    """The map reduced to at most `height` x `width` cells; each contains the largest of the values that it replaces."""
     for axis, most in ((0, height), (1, width)):
         length = values.shape[axis]
         if length > most:

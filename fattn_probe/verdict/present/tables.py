@@ -85,7 +85,7 @@ def render_difference(difference: Difference) -> RenderableType:
             several = "s" * (len(cut.tiles) > 1)
             tiles = "; ".join(", ".join(map(str, tile)) for tile in cut.tiles[:LISTED_BLOCKS])
             more = "; ..." if len(cut.tiles) > LISTED_BLOCKS else ""
-            made = f"made by block{'s' * (len(cut.blocks) > 1)} {_blocks(cut.blocks)}"
+            made = f"computed by block{'s' * (len(cut.blocks) > 1)} {_blocks(cut.blocks)}"
             placed = f"{len(cut.tiles)} of {cut.of} output tiles (tile{several} {tiles}{more}), {made}"
             parts.append(Text(f"  where, by the launches of {name}: {placed}"))
     rows = []

@@ -35,10 +35,10 @@ def test_what_is_said_of_a_base():
     row = Judgement("decode", "sim:h200", Tolerance(), Verdict(Status.PASS, ""), (fewer,))
     found = BesideBase("BASE", 2, ((row, (VEC,)),))
     first, second = found.lines()
-    assert str(first) == "1 of 2 cases: launches unlike those of BASE (dry runs)"
+    assert str(first) == "1 of 2 cases: launches differ from those of BASE (dry runs)"
     assert str(second).startswith("  decode on sim:h200: flash_attn_ext_vec<128>: grid 1x12x32 of 32x4x1, 0 B became ")
     (same,) = BesideBase("BASE", 2, ()).lines()
-    assert str(same) == "2 cases: kernels, grids, blocks and shared memory are those of BASE (dry runs)"
+    assert str(same) == "2 cases: kernels, grids, blocks and shared memory equal those of BASE (dry runs)"
     (missing,) = BesideBase("BASE", 0, (), "no network").lines()
     assert str(missing) == "launches not compared with those of BASE: no network"
     assert BesideBase("BASE", 0, (), "no network").document()["missing"] == "no network"

@@ -339,7 +339,7 @@ SAID = {
     "fault": (
         result_of(ops(passed(), failed()), nodes(Qcur_0={"on": {H200: FAULT}})),
         "The first wrong tensor is Qcur-0 (ROPE, f32, layer 0, step 0), on sim:h200: "
-        "a write is outside of its allocation; attention is wrong too, later.",
+        "a write is outside of its allocation; attention is also wrong, later.",
     ),
     "infinite": (
         result_of(ops(), nodes(embd={"largest": 1e5}, cache_v_l0=CACHE), without(cache_v_l0=CACHE)),
@@ -355,7 +355,7 @@ SAID = {
     "weights": (
         result_of([], nodes(ffn_out_0={"nan": 4, "inputs_nan": 1})),
         "The model itself: ffn_out-0 (MUL_MAT, f32, layer 0, step 0) is the first tensor that is not finite, with "
-        "4 NaN, and so are its inputs, which the graph does not compute.",
+        "4 NaN; its inputs, which the graph does not compute, are not finite either.",
     ),
     "parts": (
         result_of(ops(), nodes(), without(ffn_out_0={"largest": 2.0})),

@@ -564,7 +564,7 @@ WRONG = {
     ),
     "K of the first warp": (
         lambda row, _: rescored(row, row.raw[KEYS - KEYS % 64 + KEYS % 16]),
-        "k-elsewhere: slices of 16 KV rows, 4 warps: that of the first warp",
+        "k-elsewhere: slices of 16 KV rows, 4 warps: the slice of the first warp",
     ),
     "noise": (lambda row, _: noisy(row, 0.01, 3, np.random.default_rng(3).standard_normal(64)), ""),
 }

@@ -45,7 +45,7 @@ def test_a_tile_that_differs_is_named_with_its_blocks_and_equal_captures_have_no
     document = json.loads(json.dumps(difference_as_json(found), allow_nan=False))
     assert document["cuts"][0]["tiles"] == [{"sequence": 0, "z_KV": 1, "zt_gqa": 0, "jt": 1}]
     assert document["rows"][0]["a"]["blocks"] == list(found.cuts[0].blocks)
-    assert "1 of 8 output tiles (tile 0, 1, 0, 1), made by block" in shown(render_difference(found))
+    assert "1 of 8 output tiles (tile 0, 1, 0, 1), computed by block" in shown(render_difference(found))
     paths = [tmp_path / "a.gguf", tmp_path / "b.gguf"]
     found = compare_captures(*(read_back(capture, path) for path in paths))
     assert (found.cuts, found.worst) == ((None, None), ())

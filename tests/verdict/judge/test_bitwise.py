@@ -38,7 +38,7 @@ def test_runs_have_the_same_bits_and_batch_invariance_names_the_worst_of_the_que
     words = "2 of 5 runs gave different bits from the first: run 3 in 16 elements of 2 rows"
     assert words in repeated(OUTPUT, [OUTPUT, two, one, OUTPUT], "").reason
     rows = [Alone(query, "vec", query == 0, query * 1e-7) for query in range(8)]
-    by = "alone by vec, in the batch by mma"
+    by = "alone with vec, in the batch with mma"
     same = f"1 queries have the same bits alone as in the batch, {by}"
     assert said(batch_invariance(rows[:1], "mma")) == (True, False, True, same)
     words = f"7 of 8 queries have different bits alone (1, 2, 3, 4, 5, 6), NMSE up to 7.0e-07: {by}"

@@ -257,7 +257,7 @@ def test_a_session_takes_another_order_of_warps_each_time():
         (1, (), [0], None, ""),
         (2, (0,), [1, 0], True, "the same bits in 2 runs with different orders of warps"),
         (3, (0, 1), [1, 2, 0], False, "1 of 3 runs with different orders of warps"),
-        (3, (None, 0), [1, 0], False, "run 2 did not end: lost: gone"),
+        (3, (None, 0), [1, 0], False, "run 2 did not finish: lost: gone"),
     ],
 )
 def test_repeats_have_the_same_bits(subject, made, repeat, others, asked, passes, words):
@@ -291,7 +291,7 @@ def test_queries_are_computed_alone(subject, made):
     assert (
         check.passes
         and "2 queries have the same bits" in check.reason
-        and f"in the batch by {LAUNCH.spelling}" in check.reason
+        and f"in the batch with {LAUNCH.spelling}" in check.reason
     )
     one.session.outputs = lambda case: Lost("gone") if "=19" in case.name else alone[case.name] + np.float32(1e-7)
     (check,) = judged(one, captured(CASE, made[0], made[1])).checks

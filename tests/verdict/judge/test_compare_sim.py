@@ -49,7 +49,7 @@ def test_a_correct_kernel_is_deterministic_and_batches_differ_by_their_kernels(s
     assert deterministic.passes
     assert "3 runs with different orders of warps" in deterministic.reason
     assert not invariant.passes
-    assert "in the batch by flash_attn_ext_f16<64,64,8,8" in invariant.reason
+    assert "in the batch with flash_attn_ext_f16<64,64,8,8" in invariant.reason
     assert row.status is Status.PASS
 
 

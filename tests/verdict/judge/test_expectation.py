@@ -72,10 +72,10 @@ def test_both_models_are_there_but_that_of_an_amd_gpus_roundings_decides_nothing
 @pytest.mark.parametrize(
     ("change", "how", "missing"),
     [
-        ({"prediction": None}, {}, "there is no error model of this kernel"),
+        ({"prediction": None}, {}, "there is no error model for this kernel"),
         ({}, {"model": "never"}, "the rounding model was skipped"),
         ({}, {"constants": None}, "the rounding model lacks the configurations of this source's kernels"),
-        ({"model": None}, {}, "there is no rounding model of this kernel"),
+        ({"model": None}, {}, "there is no rounding model for this kernel"),
     ],
 )
 def test_what_is_missing_is_named(models, change, how, missing):

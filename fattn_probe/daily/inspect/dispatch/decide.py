@@ -112,7 +112,7 @@ def decisions(conditions: Sequence[Condition], visits: Sequence[Visit]) -> tuple
         if decision.condition != OTHERWISE or not named:  # otherwise the preceding condition already names it
             kept.append(decision)
     terms = [term for decision in kept for term in decision.terms if term.value is not None and "(" in term.text]
-    calls = {term.text: term.value for term in terms}  # the result of a call is valid for other decisions too
+    calls = {term.text: term.value for term in terms}  # the result of a call is also valid for other decisions
     return tuple(
         replace(
             decision, terms=tuple(replace(term, value=term.value or calls.get(term.text)) for term in decision.terms)
@@ -297,7 +297,7 @@ def _in_macro(file: SourceFile, name: str) -> set[str]:
 DISPATCH = Kind("dispatch", "the dispatch")
 DOCUMENT = Document("a dispatch", Dispatch)
 READERS = (Path(cxx.__file__).parent, Path(__file__).parent)
-"""The folders with the code that reads a dispatch; it is part of the cache key."""
+"""The folders with the code that reads a dispatch; this code is part of the cache key."""
 
 
 @cache

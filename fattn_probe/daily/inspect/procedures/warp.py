@@ -177,7 +177,7 @@ class _Reader:
             if self._complete():
                 break
             if self._one_step and self._readings and SOFTMAX not in points.values():
-                points |= self._insert(SOFTMAX, RESCALED)  # inserted earlier, these would stop in other steps too
+                points |= self._insert(SOFTMAX, RESCALED)  # inserted earlier, these would also stop in other steps
             stop = self._debugger.resume("continue")
         self._debugger.delete(*points)
         stopped = [] if anchors else [stop.reason, stop.detail, stop.function]

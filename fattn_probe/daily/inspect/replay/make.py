@@ -69,7 +69,7 @@ def replay_of(
             notes.append("A kernel scanned the mask first: blocks stop where it hides all remaining KV rows.")
     rows, row_errors = tuple[RowNumbers, ...](), _errors(output)
     if constants is None:
-        notes.append("The numbers of rows are not shown: there is no rounding model of this source's kernels.")
+        notes.append("The numbers of rows are not shown: there is no rounding model for this source's kernels.")
     elif kernel.sparse:
         notes.append("The numbers of rows are not shown: this kernel gathers its KV rows.")
     else:
@@ -77,7 +77,7 @@ def replay_of(
         first = [one.row for one in beside.rows] if beside else [trace.row] if trace and trace.row else []
         rows = tuple(_rows(modelled, geometry, row_errors, first))
         shown = f"{number_of(len(rows), 'row')} of {number_of(ntiles(geometry.grid), 'tile')}"
-        notes.append(f"The page has the numbers of {shown}: the row with the largest error of a tile, the worst first.")
+        notes.append(f"The page shows the numbers of {shown}: the worst row of each tile; the worst of all is first.")
         if assumed := modelled.assumed(geometry):
             notes.append(f"The kernel's numbers rest on an assumption: {assumed}.")
     if row_errors is None:

@@ -30,7 +30,7 @@ LEFT, TOP, WIDTH, RIGHT = 84, 36, 960, 16
 WIDEST, NARROWEST, MOST_NUMBERS, LABELS = 64, 3, 3000, 20
 MOST_TILES = 400
 STRIP = 4
-"""The height of the mask beneath a row of the map, in pixels."""
+"""The height of the mask below a row of the map, in pixels."""
 OTHER = Look("other", "@{fill:var(--soft)}@.n{fill:var(--paper)}", sign="▪")
 TICK = Look("tick", "stroke:var(--soft);stroke-opacity:.45", sign="")
 SHADES = ColourScale(
@@ -121,7 +121,7 @@ def tile_map(replay: Replay) -> WorkMap | None:
 
 
 def with_mask(found: WorkMap, replay: Replay) -> Drawing:
-    """Draw the map with the mask beneath each row, and each tile's error at the right edge."""
+    """Draw the map with the mask below each row, and each tile's error at the right edge."""
     drawn, marks, end = found.drawing(), list[Mark](), found.x(found.grid.iter_k)
     for top, row in zip(found.tops, found.rows, strict=True):
         index = index_of(row.tile, found.grid)

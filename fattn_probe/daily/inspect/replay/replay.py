@@ -61,7 +61,7 @@ KINDS = (
     StepKind("store dst", "dst", "divides VKQ by the row sum and writes it to dst"),
     StepKind("store part", "part", "the next block continues the tile: stores VKQ, maximum and row sum"),
     StepKind("store undivided", "dst+", "earlier blocks began the tile: writes VKQ to dst undivided"),
-    StepKind("take", "=#", "begins with what this block wrote"),
+    StepKind("take", "=#", "begins with the part that this block stored"),
     StepKind("add part", "+#", "scales both parts to the larger maximum, and adds them"),
     StepKind("divide", "÷", "divides by the row sum, and writes dst"),
 )

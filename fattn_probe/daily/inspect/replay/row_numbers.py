@@ -21,7 +21,7 @@ NO_ROWS = np.zeros(0)
 class RowState:
     """The running softmax of a row: maximum m (with the kernel's offset), sum l, and VKQ (DV), not yet divided by l.
 
-    P has the weights of the KV rows in the last step, relative to m.
+    P contains the weights of the KV rows in the last step, relative to m.
     """
 
     m: float

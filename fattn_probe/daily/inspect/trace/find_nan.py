@@ -35,8 +35,8 @@ DIVISIONS = ((MMA, r"^\s*dstk_val\.x .*\bKQ_rowsum_j;"), (COMMON, r"^\s*\*dst = 
 class FirstNotFinite:
     """The first NaN or infinity that was found.
 
-    `at` has coordinates by name; `thread` is (threadIdx.x, threadIdx.y), which is lane and warp; `kb0` is the step that
-    computed it; `place` is the file:line where the program had stopped when it was read.
+    `at` contains coordinates by name; `thread` is (threadIdx.x, threadIdx.y), which is lane and warp; `kb0` is the step
+    that computed it; `place` is the file:line where the program had stopped when the value was read.
     """
 
     tensor: str
@@ -129,7 +129,7 @@ class NaNSearch:
         place = next((f"{file}:{line}" for line in matching(overlay_lines(self.source / file), pattern)), "")
         said = "its mask is -inf everywhere, " if masked else ""
         where = "at the end of the kernel" if alone else "in the fixup kernel"
-        why = f"its accumulators are finite; {said}its KQ_rowsum is 0, and it is divided by that {where}, {place}"
+        why = f"its accumulators are finite; {said}its KQ_rowsum is 0, and the row is divided by it {where}, {place}"
         return replace(last, words=f"{last.words}: {why}", block=pieces[-1][0].block if pieces else None, place=place)
 
     def pieces(self, sequence: int, query: int, head: int) -> list[tuple[BlockWork, int]]:

@@ -137,7 +137,7 @@ class Tracer:
         launches = launches or dry_launches(session, self.case, self.target)
         geometry = None if constants is None else geometry_of(self.case.op, launches, arch, constants)
         if geometry is None or constants is None:
-            return None, "the end of a trace needs a rounding model, and there is none of this kernel"
+            return None, "the end of a trace needs a rounding model, and there is none for this kernel"
         return (ModelledRows(self.case, self.inputs, geometry.kernel, arch, constants), geometry), ""
 
     def _row(

@@ -94,7 +94,7 @@ def grouped(facts: Facts) -> dict[str, dict[str, Value]]:
 
 
 def occupancy_legend(facts: Facts) -> list[str]:
-    """The meaning of the occupancy's mark; empty if it has no mark."""
+    """The meaning of the occupancy's mark; empty if the occupancy has no mark."""
     return legend([facts.occupancy]) if OCCUPANCY in facts.launch else []
 
 

@@ -78,7 +78,7 @@ class MapSelection:
 
 
 def colour_of(block: int) -> int:
-    """A block's colour in the palette; with eight blocks per tile, the blocks in a column differ in colour too."""
+    """A block's colour in the palette; with eight blocks per tile, the blocks in a column also differ in colour."""
     return (block + 2 * (block // len(PALETTE))) % len(PALETTE)
 
 

@@ -65,12 +65,12 @@ class Sums:
     """The errors of accumulators, arrays (rows,), relative to the row's maximum but not divided by the row sum.
 
     `variance` is a mean over the channels; `walk` is its part due to V's scatter, not to V's mean. `common` is the
-    share that is the same in all channels. `steps` are the sum of squares and the sum of half the distances between
-    subnormal numbers: each rounding may be off by that much, however small V is. `loss` is a share of V's mean
-    (negative: lost), and so is `content` (rows, accumulators), the sum in each accumulator at the end. `worst` is the
-    largest possible error, as a share of the largest |V|. `stuck` is the largest loss of any row with these weights, as
-    a share of V's mean, wherever its sums lie between two powers of two. `largest` is the largest possible value of an
-    accumulator. `flip` is the largest change if a followed sum is rounded to the other neighbour, 0 without one.
+    share of squared errors that is the same in all channels. `steps` are the sum of squares and the sum of half the
+    distances between subnormal numbers: each rounding may be off by that much, however small V is. `loss` is a share of
+    V's mean (negative: lost), and so is `content` (rows, accumulators), the sum in each accumulator at the end. `worst`
+    is the largest possible error, as a share of the largest |V|. `stuck` is the largest loss of any row with these
+    weights, as a share of V's mean, wherever its sums lie between two powers of two. `largest` is the largest possible
+    value of an accumulator. `flip` is the largest change if a followed sum is rounded to the other neighbour, or 0.
     """
 
     variance: F64
@@ -149,7 +149,7 @@ def _common(chains: Chains, number: Format, held: _Held, mean_square: float, bet
 def _rescaled(held: F32, raised: Bools) -> F64:
     """The sum of each accumulator's contents at the steps where its maximum rises.
 
-    When the maximum rises, the accumulator is multiplied by a factor in its own format: two roundings of its content.
+    When the maximum rises, the accumulator is multiplied by a factor in its own format, which rounds its content twice.
     """
     rows, accumulators, steps = raised.shape
     return _total(np.where(raised, held.reshape(rows, accumulators, steps + 1, -1)[:, :, :-1, -1], 0))

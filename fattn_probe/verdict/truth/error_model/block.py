@@ -393,7 +393,7 @@ class Block:
         """The change of each weight by the known errors of the logits, as a share of the row sum.
 
         The changes are exact, not linearised: if two logits nearly tie, an error of 1 or more decides which one has the
-        weight. Also returns the sum of all changes, which the sink loses.
+        larger weight. Also returns the sum of all changes, which the sink loses.
         """
         off = np.float32(0) if self.logits.off is None else self.logits.off
         exact = self.logits.values.max(axis=1, initial=LOWEST)

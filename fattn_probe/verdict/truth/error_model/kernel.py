@@ -66,9 +66,9 @@ class Split:
 class Sinking:
     """The f16 sums that a kernel scales to a sink: those of some warps in one of the CUDA blocks that share a tile.
 
-    `block` is 0 for the first block, -1 for the last. With `flushes`, sums more than 20 below the sink become 0, in the
-    other blocks too. `factor` is the format of the factor; products are rounded to f16. With `to_maximum`, all f16 sums
-    of each block are scaled to the largest maximum of the block, or to a sink above it.
+    `block` is 0 for the first block, -1 for the last. With `flushes`, sums more than 20 below the sink become 0, also
+    in the other blocks. `factor` is the format of the factor; products are rounded to f16. With `to_maximum`, all f16
+    sums of each block are scaled to the largest maximum of the block, or to a sink above it.
     """
 
     block: int
@@ -126,7 +126,7 @@ class Kernel:
 def kernel_of(op: Op, geometry: Geometry | None, arch: int) -> Kernel | None:
     """The arithmetic of the attention kernel with this geometry; None for a family without an error model.
 
-    `arch` is nvcc's number of the architecture, 90 for Hopper.
+    `arch` is nvcc's number for the architecture, 90 for Hopper.
     """
     describe = None if geometry is None else BY_FAMILY.get(geometry.kernel.family.name)
     return None if geometry is None or describe is None else describe(op, geometry, arch)

@@ -107,10 +107,10 @@ def _misfits(view: TensorView, inputs: Mapping[str, Bytes]) -> list[str]:
     if view.nb[0] != type_size(view.type):
         return [f"{view.name} has nb[0] = {view.nb[0]}, elements of {view.type} lie {type_size(view.type)} bytes apart"]
     if view.root not in inputs:
-        return [f"the bytes of {view.root} are missing, there are {', '.join(sorted(inputs))}"]
+        return [f"the bytes of {view.root} are missing; given are those of {', '.join(sorted(inputs))}"]
     memory: npt.NDArray[Any] = inputs[view.root]
     if memory.dtype != np.uint8 or memory.ndim != 1:
-        return [f"{view.root} is {memory.dtype} {memory.shape}, expected its raw bytes, uint8 and 1-D"]
+        return [f"{view.root} is {memory.dtype} {memory.shape}; it must be its raw bytes, uint8 and 1-D"]
     if memory.size < view.end:
         return [f"{view.root} has {memory.size} bytes, {view.name} ({view.type}, ne {view.ne}) reaches to {view.end}"]
     return []

@@ -136,7 +136,7 @@ def fully_masked_rows(mask: Floats, n_seq: int, n_head: int, n_q: int) -> npt.ND
     rows = mask[:, :, :n_q]
     hidden = (
         rows.view(np.uint16) == MINUS_INFINITY if mask.dtype == np.float16 else np.isneginf(rows)
-    )  # 30 times as fast
+    )  # comparing bits is 30 times as fast
     dead: npt.NDArray[np.bool_] = np.all(hidden, axis=3)
     full = dead[np.arange(n_seq) % mask.shape[0]][:, np.arange(n_head) % mask.shape[1]]
     return np.ascontiguousarray(full.transpose(0, 2, 1))

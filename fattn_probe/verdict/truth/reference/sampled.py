@@ -35,8 +35,8 @@ class Sample:
     """The exact answers of sampled rows, and bounds for all rows.
 
     `rows` are (sequence, query, head), sorted like dst's first axes; `reference` is (rows, hsv), `lse` (rows). `low`
-    and `high`, (n_seq, n_head, hsv), are the smallest and largest V over the KV rows that any query may see, and 0 if
-    there are sinks; infinite in heads that were left out.
+    and `high`, (n_seq, n_head, hsv), are the smallest and largest V over the KV rows that any query may see, and over 0
+    if there are sinks; infinite in heads that were left out.
     """
 
     rows: I64
@@ -83,8 +83,8 @@ def choose_rows(
 ) -> I64:
     """The rows (sequence, query, head) to sample, sorted.
 
-    In every head of every sequence: the first and the last query; those on both sides of each seam (a query where a
-    tile begins); those where the mask changes its pattern; those whose last visible KV row is next to a multiple of
+    In every head of every sequence: the first and the last query; queries on both sides of each seam (a query where a
+    tile begins); queries where the mask changes its pattern; queries whose last visible KV row is next to a multiple of
     `tile`; and `random` further queries, different in each head. `rows` are added, such as the rows at stream-K seams,
     which are each in one head.
     """

@@ -31,7 +31,7 @@ class RunningSoftmax:
         return cls(np.full(rows, -np.inf), np.zeros(rows), by_columns(rows, hsv))
 
     def raise_maximum(self, candidate: F64) -> F64:
-        """Raise the maximum to at least `candidate`, and rescale the sums; returns what to subtract from logits."""
+        """Raise the maximum to at least `candidate`, and rescale the sums; returns the numbers to subtract."""
         if self.plain:
             self.maximum, self.plain = np.where(self.total > 0.0, 0.0, -np.inf), False
         new = np.maximum(self.maximum, candidate)

@@ -51,7 +51,7 @@ class State:
     VKQ: F32
 
     def reset(self, where: Bools) -> None:
-        """Start again in the columns that `where` (batch, columns) marks."""
+        """Reset the columns that `where` (batch, columns) marks."""
         for array, value in ((self.maximum, LOWEST), (self.rowsum, 0), (self.VKQ, 0)):
             np.moveaxis(array, 1, 2)[where] = value
 
@@ -110,7 +110,7 @@ class MmaMachine:
         KQ = self.plan.matrix_sum(Q, K, np.zeros((*Q.shape[:2], K.shape[2]), np.float32))
         if (
             self.plan.kernel.softcap and self.plan.kernel.ncols2 > 1
-        ):  # a kernel of several heads has no slope, and always a mask
+        ):  # a kernel for several heads always has a mask, and never a slope
             return fma(columns.softcap, tanh(KQ), mask)
         if self.plan.kernel.softcap:
             KQ = columns.softcap * tanh(KQ)

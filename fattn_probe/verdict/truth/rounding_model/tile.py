@@ -40,8 +40,8 @@ COLUMNS, ROWS = 64, 512
 class TilePlan(KernelPlan):
     """One launch.
 
-    `fused`: VKQ is rescaled by the multiply-add that adds a step's first row, except in the last step of a kernel that
-    checks for the end of K (a kernel for one head, `ncols2` = 1).
+    `fused`: VKQ is rescaled by the multiply-add that adds a step's first row. The exception is the last step of a
+    kernel that checks for the end of K (a kernel for one head, `ncols2` = 1).
     """
 
     fused: bool

@@ -284,7 +284,7 @@ function fromHash() {
   show(true);
 }
 
-// The mouse: shows the step under the pointer; a click goes there.
+// Shows the step under the mouse pointer; a click selects it.
 function place(svg, event) { const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse()); return [at.x, at.y]; }
 function under(run, name, [x, y]) {
   if (name === "lanes") {
@@ -331,7 +331,7 @@ by("last").addEventListener("click", () => go({step: 1e9}));
 by("play").addEventListener("click", play);
 addEventListener("keydown", event => {
   const inside = choice => event.target.closest && event.target.closest(choice);
-  if (inside("select, input, .pinned, .wide, code") || (event.key === " " && inside("button, summary"))) return;  // have keys of their own
+  if (inside("select, input, .pinned, .wide, code") || (event.key === " " && inside("button, summary"))) return;  // these elements handle keys themselves
   if (event.ctrlKey || event.altKey || event.metaKey) return;
   const actions = {ArrowRight: () => move(1), ArrowLeft: () => move(-1), ArrowUp: () => moveLane(-1), ArrowDown: () => moveLane(1), Home: () => go({step: 0}), End: () => go({step: 1e9}), " ": play};
   if (actions[event.key]) { event.preventDefault(); actions[event.key](); }
