@@ -11,6 +11,7 @@ from fattn_probe.cases.scenario.cases import cases_of, resolve
 from fattn_probe.cases.scenario.from_ops import from_ops
 from fattn_probe.llama.launch.record import in_words
 from fattn_probe.llama.source import ggml_types, kernel_parameters
+from fattn_probe.llama.source import resolve as resolve_source
 from fattn_probe.machine.run.prepare import dry_runs, prepare
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.measure.metrics import digest_of
@@ -115,26 +116,47 @@ def test_upstreams_whole_list_has_the_h200_s_bits(tmp_path):
 
 HOPPER = read_hashes(RECORDING.with_name("hopper-random.csv.gz"))
 """Hashes of 300 cases on an H100 (2026-11-25) and of 90 on an H200 (2026-11-28); llama.cpp b11549, nvcc 13.0."""
+RELEASES = read_hashes(RECORDING.with_name("h200-releases.csv.gz"))
+"""Hashes of `RELEASE CASE` for random-390 to random-489 with earlier releases, on an H200 (2026-11-28)."""
 # Head sizes 80 and 96, whose blocks on an SM, and so their bits, follow from ptxas's figures; 64 with q8_0; 72, and the
 # one that rescales VKQ by the multiply-add of a step's first row; 320 and 256 of mma, and 256 of vec.
 SOME = ("random-078", "random-048", "random-049", "random-212", "random-287", "random-242", "random-370", "random-374")
+
+# Those whose launches were wrong before the table had figures for their releases.
+OF_RELEASES = (
+    *(f"0.2.12 random-{number}" for number in (406, 421, 432, 477)),
+    "2026.4.8672 random-477",
+    "0.2.8 random-477",
+)
 
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
     folder = tmp_path_factory.mktemp("random")
-    subprocess.run([ROOT / "scripts/random-scenarios", folder, "--count", str(len(HOPPER))], check=True)
+    subprocess.run([ROOT / "scripts/random-scenarios", folder, "--count", "490"], check=True)
     return {case.name: case for case in cases_of(sorted(folder.glob("*.yaml")))}
 
 
 @pytest.mark.slow
 def test_every_random_scenario_is_the_recorded_one_and_has_the_launches_of_a_real_gpu(cases, tree):
-    assert {name: case.digest for name, case in cases.items()} == {name: there.digest for name, there in HOPPER.items()}
-    # By the host code alone, so that no kernel is compiled.
+    assert_launches({name: cases[name] for name in HOPPER}, HOPPER, tree)
+
+
+@pytest.mark.night  # the host code of each release is compiled
+@pytest.mark.parametrize("release", ["2026.9.11063", "2026.4.8672", "0.2.12", "0.2.8"])
+def test_earlier_releases_have_the_launches_of_a_real_gpu(release, cases):
+    there = {name.split()[1]: one for name, one in RELEASES.items() if name.split()[0] == release}
+    assert len(there) >= 45
+    assert_launches({name: cases[name] for name in there}, there, resolve_source(f"pypi:xllamacpp=={release}"))
+
+
+def assert_launches(cases, recorded, tree):
+    """Assert that the host code alone, for which no kernel is compiled, makes the recorded launches."""
+    assert {name: case.digest for name, case in cases.items()} == {name: item.digest for name, item in recorded.items()}
     of_op = {case.op.digest: case for case in cases.values()}
     planned = dry_runs(Session(RunOptions(tree)), of_op, H200, words_of_launches)
     here = {name: hashes_of("", planned[case.op.digest][0], "").launches for name, case in cases.items()}
-    assert here == {name: there.launches for name, there in HOPPER.items()}
+    assert here == {name: item.launches for name, item in recorded.items()}
 
 
 def words_of_launches(tree):
@@ -143,9 +165,12 @@ def words_of_launches(tree):
 
 
 @pytest.mark.night  # a kernel is compiled for each
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", [*SOME, *OF_RELEASES])
 def test_some_random_scenarios_have_the_bits_of_a_real_gpu(name, cases, session):
-    case = cases[name]
+    *release, word = name.split()
+    if release:
+        session = Session(RunOptions(resolve_source(f"pypi:xllamacpp=={release[0]}")))
+    case = cases[word]
     prepare(session, [(case, [H200])])
     here = captured(session, case)
-    assert hashes_of(case.digest, in_words(here.launches), digest_of(here.dst)) == HOPPER[name]
+    assert hashes_of(case.digest, in_words(here.launches), digest_of(here.dst)) == (HOPPER | RELEASES)[name]

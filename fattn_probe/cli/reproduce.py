@@ -58,6 +58,7 @@ def reproduce(
     folder = out or Path(f"reproduce-{file_name(subject.case.name)}")
     check_folder(folder)
     source = build.source or subject.source or setup.source_in(Path.cwd())
+    ran = "" if build.source else subject.tree
     build = replace(build, source=source, patch=[*subject.patches, *build.patch])
     words = on or subject.on
     target, *more = parse_targets(words, known) if words else (None,)
@@ -76,6 +77,11 @@ def reproduce(
         timeout=where.timeout,
     )
     options = setup.run_options(build, where, simulate)
+    if ran and options.tree and options.tree.digest != ran:
+        raise InputError(
+            f"the files in {source} have changed since run {what}, so the run cannot be repeated; restore them, or "
+            f"name the case instead of the run: fattn-probe reproduce {subject.file or 'FILE'}"
+        )
     with Activity(NOTES) as activity:
         work = [(subject.case, [target])] if target is not None else []
         session = setup.prepared_session(options, work, activity) if work else setup.session_of(options, activity)

@@ -136,7 +136,8 @@ MOST_NAMES = 20
 class PastResult:
     """A case of a run, and the values of `--on`, `--source` and `--patch` that repeat it.
 
-    `file` names the case on a command line; empty for a case that is known only from a run.
+    `file` names the case on a command line; empty for a case that is known only from a run. `tree` is the digest of the
+    source's files in the run; empty if it is unknown.
     """
 
     case: Case
@@ -144,6 +145,7 @@ class PastResult:
     on: str
     source: str
     patches: tuple[str, ...]
+    tree: str = ""
 
 
 def is_uid(word: str) -> bool:
@@ -162,7 +164,8 @@ def past_result(history: History, uid: str, name: str) -> PastResult:
     identity = run.identity
     on = "gpu" if identity.engine == "cuda" else identity.device
     case, file = case_of(stored[name])
-    return PastResult(case, file, on, identity.source, patches_of(identity))
+    tree = identity.fingerprint.tree if identity.fingerprint else ""
+    return PastResult(case, file, on, identity.source, patches_of(identity), tree)
 
 
 def case_of(stored: StoredCase) -> tuple[Case, str]:

@@ -130,17 +130,20 @@ def resolve(spec: str, progress: "Progress | None" = None, *, models: bool = Fal
 
 
 def in_place(spec: str, path: Path) -> Tree:
-    """The tree in the user's folder or in a known subfolder; it is used in place."""
+    """The tree in the user's folder or in a known subfolder; it is used in place.
+
+    Its `spec` is absolute, because a stored run can be reproduced from another folder.
+    """
     if not path.is_dir():
         hint = f"; did you mean 'pypi:{spec}'?" if "==" in spec else ""
         raise InputError(f"source {spec!r}: there is no such folder (allowed: {ALLOWED}){hint}")
-    folder = path.resolve()
+    folder, absolute = path.resolve(), str(path.absolute())
     for root in (folder, folder / "thirdparty/llama.cpp", folder / "vendor/llama.cpp"):
         if (root / LANDMARK).is_file():
-            return Tree(spec, root, git.build_number_of_folder(root), digest_tree(root), probe(root))
+            return Tree(absolute, root, git.build_number_of_folder(root), digest_tree(root), probe(root))
     if (path / GGML_LANDMARK).is_file():
         root = linked(folder)
-        return Tree(spec, root, "?", digest_tree(root), probe(root))
+        return Tree(absolute, root, "?", digest_tree(root), probe(root))
     raise InputError(f"source {spec!r}: the folder holds no llama.cpp tree (no {LANDMARK} in it)")
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from fattn_probe.base.errors import InputError
+from fattn_probe.base.fingerprint import Fingerprint
 from fattn_probe.cases.device import Target, load_devices, parse_target
 from fattn_probe.cases.op.case_file import read_case
 from fattn_probe.cases.op.gguf_file import read_gguf
@@ -460,6 +461,17 @@ def test_what_is_not_known_any_more_is_refused(found):
         found(gqa(), identity=replace(IDENTITY, patches="mine"))
     with pytest.raises(InputError, match="has no case ''"):
         found()
+
+
+@pytest.mark.network
+def test_a_run_of_a_source_that_has_changed_is_refused(found, tmp_path):
+    identity = replace(IDENTITY, source=DEFAULT_SOURCE, patches="", fingerprint=Fingerprint(tree="as it was"))
+    assert found(gqa(), identity=identity).tree == "as it was"
+    with open_history(tmp_path / "h.db") as history:
+        uid = history.runs()[0].uid[:8]
+    words = ("reproduce", uid, "--case", "gqa", "--history", tmp_path / "h.db", "--out", tmp_path / "out")
+    assert f"have changed since run {uid}" in fattn_probe(*words, code=2).stderr
+    fattn_probe(*words, "--source", DEFAULT_SOURCE)
 
 
 def test_the_beginning_of_a_runs_name():

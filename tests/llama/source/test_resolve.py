@@ -47,14 +47,16 @@ def test_release_is_fetched_once_and_holds_only_what_is_built(index, as_json, pr
     assert len(index.requests) == asked
 
 
-def test_a_folder_may_be_a_tree_or_a_whole_sdist(published, tree_folder, tmp_path):
+def test_a_folder_may_be_a_tree_or_a_whole_sdist(published, tree_folder, tmp_path, monkeypatch):
     assert resolve(str(tree_folder)).digest == resolve(RELEASE).digest
     (tree_folder / "models/large.gguf").write_text("another model")
     assert resolve(str(tree_folder)).digest == resolve(RELEASE).digest
     (tree_folder / "ggml/src/ggml.c").write_text("int changed;\n")
     assert resolve(str(tree_folder)).digest != resolve(RELEASE).digest
     write_tree(tmp_path / "xllamacpp/thirdparty/llama.cpp")
-    assert resolve(str(tmp_path / "xllamacpp")).root == tmp_path / "xllamacpp/thirdparty/llama.cpp"
+    monkeypatch.chdir(tmp_path)
+    found = resolve("xllamacpp")
+    assert (found.spec, found.root) == (str(tmp_path / "xllamacpp"), tmp_path / "xllamacpp/thirdparty/llama.cpp")
 
 
 def ggml_layout():
