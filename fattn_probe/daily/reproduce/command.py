@@ -98,7 +98,7 @@ def floats(values: Floats, ne: Ne) -> TensorData:
 
 BUILD = "cmake -B build {option} && cmake --build build --target test-backend-ops"
 TEST = f"build/bin/test-backend-ops test -b {{device}} -o {OP}"
-NAMES = ("source", "build_number", "patches", "device", "arch", "driver", "engine", "compilers", "fattn-probe")
+NAMES = "source revision build_number patches device arch driver engine compilers fattn-probe".split()
 EXACT = "The expected output is exact attention in float64, rounded to float32."
 YARDSTICKS: dict[By, str] = {
     "prediction": f"{EXACT} The bounds cover the rounding of this kernel.",

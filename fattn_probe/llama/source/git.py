@@ -131,6 +131,14 @@ def commit_source(root: Path, commit: str) -> str:
     return f"git+file://{quote(git(root, 'rev-parse', '--show-toplevel') or str(root))}@{commit}"
 
 
+def revision_of(root: Path) -> str:
+    """A checkout's commit as `git describe` names it, and whether files differ from it; empty for other folders."""
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return ""
+    found = git(root, "describe", "--tags", "--always", "--dirty", "--abbrev=12") or ""
+    return found.replace("-dirty", " with uncommitted changes")
+
+
 def merge_base(root: Path, ref: str, head: str = "HEAD") -> str:
     """The merge base of a checkout's `head` and a branch or commit, as 40 digits; InputError if there is none."""
     if git(root, "rev-parse", "--verify", "--quiet", f"{head}^{{commit}}") is None:

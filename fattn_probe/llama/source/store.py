@@ -140,10 +140,11 @@ def in_place(spec: str, path: Path) -> Tree:
     folder, absolute = path.resolve(), str(path.absolute())
     for root in (folder, folder / "thirdparty/llama.cpp", folder / "vendor/llama.cpp"):
         if (root / LANDMARK).is_file():
-            return Tree(absolute, root, git.build_number_of_folder(root), digest_tree(root), probe(root))
+            number, revision = git.build_number_of_folder(root), git.revision_of(folder)
+            return Tree(absolute, root, number, digest_tree(root), probe(root), revision)
     if (path / GGML_LANDMARK).is_file():
         root = linked(folder)
-        return Tree(absolute, root, "?", digest_tree(root), probe(root))
+        return Tree(absolute, root, "?", digest_tree(root), probe(root), git.revision_of(folder))
     raise InputError(f"source {spec!r}: the folder holds no llama.cpp tree (no {LANDMARK} in it)")
 
 

@@ -28,7 +28,8 @@ class Tree:
     """A source; `root` is llama.cpp's folder, and is never written to.
 
     `build_number` is llama.cpp's (as in tag b11549), `?` if unknown. `digest` is the sha256 of the paths and contents
-    of the kept files, except those of libllama, so trees with equal digests build the same kernels.
+    of the kept files, except those of libllama, so trees with equal digests build the same kernels. `revision` is the
+    commit of a checkout, and whether files differ from it; empty for other sources.
     """
 
     spec: str
@@ -36,6 +37,7 @@ class Tree:
     build_number: str
     digest: str
     features: Features
+    revision: str = ""
 
 
 def is_kept(path: PurePosixPath) -> bool:

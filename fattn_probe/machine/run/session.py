@@ -278,8 +278,10 @@ class Session:
         """The provenance of a program's results on a target, for data generated from `seed`."""
         manifest = self.build_for(target, program).manifest
         built = manifest.fingerprint
+        tree = self.options.tree
         found = {
             "source": manifest.source,
+            **({"revision": tree.revision} if tree and tree.revision else {}),
             "build_number": manifest.build_number,
             "patches": " ".join(manifest.patches),
             "engine": built.engine,

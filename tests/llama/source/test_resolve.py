@@ -252,6 +252,9 @@ def test_a_shallow_clone_of_a_tag_has_its_number(repository, tmp_path):
         clone = tmp_path / ref
         git(repository, "clone", "-q", "--depth=1", f"--branch={ref}", f"file://{repository}", clone)
         assert resolve(str(clone)).build_number == number
+        (clone / "ggml/src/ggml.c").write_text("int edited;\n")
+        commit = "b4242" if ref == "b4242" else git(clone, "rev-parse", "--short=12", "HEAD")
+        assert resolve(str(clone)).revision == f"{commit} with uncommitted changes"
 
 
 @pytest.mark.parametrize(
