@@ -33,7 +33,8 @@ class MutantChoice:
     ] = field(default_factory=list)
     sample: Annotated[int, typer.Option(min=0, help="Number of mutants to try; 0: all.")] = 0
     seconds: Annotated[
-        float, typer.Option(min=0, help="Seconds, including compilation, after which no run starts; 0: no limit.")
+        float,
+        typer.Option(min=0, help="Try no mutant after N seconds, compiling and baseline runs included; 0: no limit."),
     ] = 0
     most: Annotated[
         int, typer.Option(min=0, help="Try a mutant only in the N fastest cases with the same launches; 0: all.")

@@ -47,7 +47,8 @@ def triage(
         run = result.run
         found = {"command": shlex.join(["fattn-probe", *sys.argv[1:]])}
         found |= {"model": f"{run['model']['file']} ({run['model'].get('description', '?')})"}
-        found |= {"source": f"{run['source']} (b{run['build_number']})", "driver": driver() or "none"}
+        revision = options.tree.revision if options.tree else ""
+        found |= {"source": f"{run['source']} ({revision or 'b' + run['build_number']})", "driver": driver() or "none"}
         provenance = found | versions()
         document = document_of(result, advice, provenance)
         files = [recorded / f"{case}{RECORDED}" for case in result.cases]

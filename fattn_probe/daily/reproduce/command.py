@@ -98,7 +98,7 @@ def floats(values: Floats, ne: Ne) -> TensorData:
 
 BUILD = "cmake -B build {option} && cmake --build build --target test-backend-ops"
 TEST = f"build/bin/test-backend-ops test -b {{device}} -o {OP}"
-NAMES = "source revision build_number patches device arch driver engine compilers fattn-probe".split()
+NAMES = "source revision build_number patches device arch driver engine compilers fattn-probe"
 EXACT = "The expected output is exact attention in float64, rounded to float32."
 YARDSTICKS: dict[By, str] = {
     "prediction": f"{EXACT} The bounds cover the rounding of this kernel.",
@@ -168,7 +168,7 @@ def sentence(text: str) -> str:
 
 def facts(found: Found) -> list[tuple[str, str]]:
     """(name, value) pairs for the versions, the device and the kernels."""
-    told = [(name.replace("_", " "), value) for name in NAMES if (value := found.provenance.get(name, ""))]
+    told = [(name.replace("_", " "), value) for name in NAMES.split() if (value := found.provenance.get(name, ""))]
     judgement = found.judgement
     if judgement is None:
         return told

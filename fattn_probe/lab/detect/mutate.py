@@ -312,7 +312,7 @@ def run(
     return Mutated(
         tuple(part.name for part in plan.parts),
         len(built.cases),
-        tuple(f"{run.case.name}: {run.failure}" for run in baseline.runs if run.failure),
+        tuple(f"{run.case.name} on {plan.parts[run.part].name}: {run.failure}" for run in baseline.runs if run.failure),
         other_bits(built, baseline) if bits else None,
         tuple(found),
         len(compiled),
