@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fattn_probe.base.arrays import F32, F64, I64, Bools, Bytes
+from fattn_probe.base.figures import factor as factor_of
 from fattn_probe.cases.op.op import is_quantized
 from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.layout import View
@@ -14,12 +15,14 @@ from fattn_probe.llama.launch.geometry import Geometry
 from fattn_probe.llama.launch.tiles import Tile, TileWork
 from fattn_probe.verdict.diagnose.constants import (
     AGREED,
+    BETTER,
     F16_ULP,
     FRESH,
     INVALID,
     LEAST,
     LEFT,
     MOST,
+    NEAR_ONE,
     OPERAND,
     ROWS_TRIED,
     SIGMAS,
@@ -281,12 +284,12 @@ def _by_place(evidence: Evidence, rows: Sequence[RowIndex], share: float) -> Ite
             lost = "the parts of the blocks that share tiles are combined wrongly"
             detail = f"{number} rows, all of them in tiles that several blocks share"
             yield Said(Cause("share", lost, detail), number, number, 1.0)
-    if rows and share == 1.0 and searched and _is_rounding(evidence, rows):
-        yield Said(Cause("rounding", "the errors are as small as a rounding to f16", ""), len(rows), len(rows), 1.0)
+    if rows and share == 1.0 and searched and (faint := _faint(evidence, rows)):
+        yield Said(faint, len(rows), len(rows), 1.0)
 
 
-def _is_rounding(evidence: Evidence, rows: Sequence[RowIndex]) -> bool:
-    """Whether rounding to f16 could cause the errors: they are as small as the kernel's own, and uncorrelated.
+def _faint(evidence: Evidence, rows: Sequence[RowIndex]) -> Cause | None:
+    """The cause of errors as small as the kernel's own: a factor close to 1, or, if they are uncorrelated, a rounding.
 
     A wrong factor causes an error that is a multiple of the output; a rounded factor is off by at most one unit in the
     last place. Biased errors do not come from rounding: they show that a part counts a little too much.
@@ -301,32 +304,43 @@ def _is_rounding(evidence: Evidence, rows: Sequence[RowIndex]) -> bool:
         own = SIGMAS * float(evidence.deviation.unit[row]) * len(error) ** 0.5
         small.append(off <= own and off / size <= (4 * F16_ULP if along < LEAST else F16_ULP))
     if seen.any(axis=3).mean() < MOST or np.mean(small) <= AGREED:
-        return False
+        return None
     number = max(ROWS_TRIED, min(8 * ROWS_TRIED, evidence.affords(8)))
     examined = evidence.sample(evidence.wrong & evidence.finite[..., None], number)
-    return not lean(evidence.row(row) for row in examined)
+    together = [evidence.row(row) for row in examined]
+    if not (leaning := list(lean(together))):
+        return Cause("rounding", "the errors are as small as a rounding to f16", "")
+    best = max(leaning, key=lambda cause: cause.explained)
+    own = sum(row.unit**2 * len(row.error) for row in together) / sum(row.off**2 for row in together)
+    # Both roundings remain: that of the kernel and that of its model.
+    return best if 1 - best.explained <= 2 * BETTER * own and abs((best.factor or 0) - 1) <= NEAR_ONE else None
 
 
-def lean(wrong: Iterable[WrongRow]) -> bool:
-    """Whether errors point, more than chance allows, in the direction in which some factor would change the output.
+def lean(wrong: Iterable[WrongRow]) -> Iterator[Cause]:
+    """The factors in whose direction the errors of rows point more than chance allows, fitted to all rows together.
 
     Uses Student's t, because the spread is estimated from the rows. The quantile of t that corresponds to
     SIGMAS of a normal variable comes from the Cornish-Fisher expansion, which is accurate from 5 degrees of freedom on.
     """
-    cosines: dict[str, list[float]] = {}
+    step, power = 1e-4, 0.0
+    found: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
     for row in wrong:
+        power += row.off**2
         for factor in factors(row):
-            change = factor.answer(1 + 1e-4) - factor.answer(1 - 1e-4)
-            size = float(np.linalg.norm(change)) * row.off
-            cosines.setdefault(factor.words, []).append(float(change @ row.error) / size if size else 0.0)
+            change = (factor.answer(1 + step) - factor.answer(1 - step)) / (2 * step)
+            along, size = float(change @ row.error), float(np.linalg.norm(change))
+            cosine = along / (size * row.off) if size * row.off else 0.0
+            found.setdefault((factor.kind, factor.words), []).append((cosine, along, size**2))
     z = SIGMAS
     terms = (z, (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
-    for found in cosines.values():
-        spread = float(np.std(found, ddof=1)) if len(found) > 5 else 0.0
-        quantile = sum(term / (len(found) - 1) ** power for power, term in enumerate(terms)) if spread else math.inf
-        if spread and abs(float(np.mean(found))) * len(found) ** 0.5 > quantile * spread:
-            return True
-    return False
+    for (kind, words), numbers in found.items():
+        cosines, along, squares = np.array(numbers).T
+        spread = float(np.std(cosines, ddof=1)) if len(cosines) > 5 else 0.0
+        quantile = sum(term / (len(cosines) - 1) ** degree for degree, term in enumerate(terms)) if spread else math.inf
+        if spread and abs(float(np.mean(cosines))) * len(cosines) ** 0.5 > quantile * spread:
+            value = 1 + float(along.sum() / squares.sum())
+            explained = float(along.sum() ** 2 / squares.sum()) / power
+            yield Cause(kind, words, f"by about {factor_of(value)}", explained, factor=value)
 
 
 def needs_another(found: Diagnosis) -> bool:
