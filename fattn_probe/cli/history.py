@@ -17,7 +17,7 @@ from fattn_probe.base.host import user_name
 from fattn_probe.cli import flags
 from fattn_probe.cli.regress import DEFAULT_HISTORY, ForCI, HistoryFile
 from fattn_probe.daily.regress import tables as regressing
-from fattn_probe.daily.regress.history import History, open_history
+from fattn_probe.daily.regress.history import FIT, History, open_history
 from fattn_probe.daily.regress.night import night_of
 from fattn_probe.daily.regress.records import Run
 from fattn_probe.daily.regress.resume import unlike_parts
@@ -61,7 +61,7 @@ def history_show(
 def history_accept(
     why: Annotated[str, typer.Option(help="The reason, for the record.")],
     uid: RunName = "",
-    last: Annotated[bool, typer.Option("--last", help="Accept the last run of each line.")] = False,
+    last: Annotated[bool, typer.Option("--last", help="Accept the last run of each line, if it has finished.")] = False,
     history_file: HistoryFile = DEFAULT_HISTORY,
 ) -> None:
     """Make a run the baseline for later runs of its line."""
@@ -70,7 +70,14 @@ def history_accept(
     if not why.strip():
         raise InputError("--why is empty: say why this run is correct")
     with open_existing(history_file, reading=False) as history:
-        for run in history.last_runs() if last else [history.run(uid)]:
+        runs = history.last_runs() if last else [history.run(uid)]
+        unfit = {run.uid: said for run in runs if (said := history.unfit(run))}
+        if len(unfit) == len(runs):
+            raise InputError(f"{', '.join(unfit.values())}; {FIT}")
+        for run in runs:
+            if run.uid in unfit:
+                NOTES.print(f"skipped: {unfit[run.uid]}", style="yellow")
+                continue
             history.accept(run, user_name(), why)
             NOTES.print(f"accepted {run.uid[:8]} ({run.identity.device}, {run.suite})")
 
@@ -131,13 +138,13 @@ def history_judge(
     with open_existing(history_file) as history:
         runs = [history.run(uid)] if uid else history.last_runs(suite)
         seen = [night_of(history, run) for run in runs]
-        unlike = {night.run.uid: unlike_parts(history, night.run) for night in seen if night.missing_shards}
+        unlike = {night.run.uid: unlike_parts(history, night.run) for night in seen if night.unfinished}
     found = [outcome_of(night) for night in seen]
     ci.write(found)
     show(regressing.as_json(found), lambda: regressing.render(found), as_json)
     for night in seen:
-        if night.missing_shards:
-            said = f"{night.run.identity.device}: shards {', '.join(night.missing_shards)} have not finished"
+        if night.unfinished:
+            said = f"{night.run.identity.device}: {', '.join(night.unfinished)} did not finish"
             words = unlike[night.run.uid]
             raise LostError(f"{said}; another part of this run differs in {words}" if words else said)
     regressing.raise_if_regressed(found, most_lost)

@@ -300,13 +300,15 @@ def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
 
 
 def render_runs(rows: Sequence[tuple[Run, dict[str, int]]]) -> RenderableType:
-    """Show the runs of a history, newest last."""
-    words = []
-    for run, counts in rows:
+    """Show the runs of a history that have cases, newest last."""
+    words, full = [], [row for row in rows if row[1]]
+    for run, counts in full:
         state = _counted(counts) + ("" if run.ended else " (did not finish)")
         words.append((run.uid[:8], minute(run.started), run.suite, run.identity.device, run.identity.tree, state))
     columns = ("run", "started", "suite", "on", "source", "results")
-    return Table(columns, tuple(words), prose=frozenset({"results"}), heading=columns[:2])
+    table = Table(columns, tuple(words), prose=frozenset({"results"}), heading=columns[:2])
+    left = number_of(len(rows) - len(full), "run")
+    return Group(table, Text(f"and {left} without a case (--json has all)", "dim")) if len(full) < len(rows) else table
 
 
 def render_results(results: Iterable[Result]) -> RenderableType:
