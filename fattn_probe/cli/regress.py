@@ -239,7 +239,7 @@ def bisect(
 
     name = good.removeprefix("pypi:").partition("==")[0]
     sources = versions.between([f"pypi:{name}=={version}" for version in releases(name)], good, bad)
-    NOTES.print(f"{len(sources)} releases; bisect runs about {len(sources).bit_length() + 1} of them", style="dim")
+    NOTES.print(f"{len(sources)} releases; bisect runs about {versions.runs_of(len(sources))} of them", style="dim")
     case = one_case(path, case_name)
     with Activity(NOTES) as activity:
         found = versions.bisect(sessions(where, activity), sources, case, target, activity.step)
