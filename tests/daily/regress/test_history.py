@@ -336,7 +336,7 @@ def test_a_database_in_a_folder_that_may_not_be_written():
         path.chmod(0o444)
         folder.chmod(0o555)
         try:
-            with as_nobody(), pytest.raises(InputError, match=r"h\.db: .*readonly"), open_history(path) as history:
+            with as_nobody(), pytest.raises(MachineError, match=r"h\.db: .*readonly"), open_history(path) as history:
                 history.begin(SIM, "nightly")
         finally:
             folder.chmod(0o755)
@@ -387,7 +387,7 @@ def test_reading_writes_nothing(tmp_path):
     before = path.read_bytes()
     with open_history(path, reading=True) as history:
         assert history.results(history.runs()[0]) == {PASS.name: PASS}
-        with pytest.raises(InputError, match="readonly"):
+        with pytest.raises(MachineError, match="readonly"):
             history.begin(SIM, "nightly")
     assert path.read_bytes() == before
 
