@@ -12,12 +12,13 @@ import typer
 
 from fattn_probe.base.console import DOCUMENTS, NOTES, show
 from fattn_probe.base.errors import InputError, LostError
+from fattn_probe.base.figures import number_of
 from fattn_probe.base.files import write_text
 from fattn_probe.base.host import user_name
 from fattn_probe.cli import flags
 from fattn_probe.cli.regress import DEFAULT_HISTORY, ForCI, HistoryFile
 from fattn_probe.daily.regress import tables as regressing
-from fattn_probe.daily.regress.history import FIT, History, open_history
+from fattn_probe.daily.regress.history import History, open_history
 from fattn_probe.daily.regress.night import night_of
 from fattn_probe.daily.regress.records import Run
 from fattn_probe.daily.regress.resume import unlike_parts
@@ -71,15 +72,12 @@ def history_accept(
         raise InputError("--why is empty: say why this run is correct")
     with open_existing(history_file, reading=False) as history:
         runs = history.last_runs() if last else [history.run(uid)]
-        unfit = {run.uid: said for run in runs if (said := history.unfit(run))}
-        if len(unfit) == len(runs):
-            raise InputError(f"{', '.join(unfit.values())}; {FIT}")
-        for run in runs:
-            if run.uid in unfit:
-                NOTES.print(f"skipped: {unfit[run.uid]}", style="yellow")
-                continue
+        fit = [run for run in runs if not history.unfit(run)]
+        for run in fit or runs[:1]:  # `accept` refuses an unfit run
             history.accept(run, user_name(), why)
             NOTES.print(f"accepted {run.uid[:8]} ({run.identity.device}, {run.suite})")
+        if left := len(runs) - len(fit):
+            NOTES.print(f"skipped {number_of(left, 'run')} that did not finish or without cases", style="yellow")
 
 
 @history_app.command("export")

@@ -47,7 +47,6 @@ PACKED = tuple(PackedMap.__dataclass_fields__)
 RUN = "SELECT runs.*, (SELECT sum(planned) FROM parts WHERE parts.run = runs.id) AS planned FROM runs"
 UNKNOWN = Settings()
 CHECKS = Document("the checks of a run", Checks)
-FIT = "accept a run that finished and has cases; `regress --resume` finishes a run"
 NIGHTS = 60
 """Number of past runs of a line and suite that pages and time levels cover."""
 
@@ -119,7 +118,7 @@ class History:
     def accept(self, run: Run, who: str, why: str, shard: Shard = ALL) -> None:
         """Make a run the baseline for later runs of its line; raises InputError if the run, or its shard, is unfit."""
         if said := self.unfit(run, shard):
-            raise InputError(f"{said}; {FIT}")
+            raise InputError(f"{said}; accept a run that finished and has cases; `regress --resume` finishes a run")
         with self._writing():
             self.connection.execute(
                 "INSERT OR REPLACE INTO accepted (run, at, who, why) VALUES (?, ?, ?, ?)", (run.id, now(), who, why)
