@@ -136,15 +136,14 @@ def history_judge(
     with open_existing(history_file) as history:
         runs = [history.run(uid)] if uid else history.last_runs(suite)
         seen = [night_of(history, run) for run in runs]
-        unlike = {night.run.uid: unlike_parts(history, night.run) for night in seen if night.unfinished}
+        gone = [(night, unlike_parts(history, night.run)) for night in seen if night.unfinished]
     found = [outcome_of(night) for night in seen]
     ci.write(found)
     show(regressing.as_json(found), lambda: regressing.render(found), as_json)
-    for night in seen:
-        if night.unfinished:
-            said = f"{night.run.identity.device}: {', '.join(night.unfinished)} did not finish"
-            words = unlike[night.run.uid]
-            raise LostError(f"{said}; another part of this run differs in {words}" if words else said)
+    if gone:
+        night, words = gone[0]
+        said = f"{night.run.identity.device}: {', '.join(night.unfinished)} did not finish"
+        raise LostError(f"{said}; another part of this run differs in {words}" if words else said)
     regressing.raise_if_regressed(found, most_lost)
 
 

@@ -409,18 +409,21 @@ def test_one_run_is_judged_by_its_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("runs", "words", "said"),
     [
-        (["judge", "--suite", "nightli"], "it has no runs of suite 'nightli', only of nightly"),
-        (["report", "page.html", "--suite", "nightli"], "it has no runs of suite 'nightli', only of nightly"),
-        (["accept", "--last", "--why", " "], "--why is empty"),
-        (["accept", "--last", "--why", "x"], "(sim:h200) has no cases; accept a run that finished and has cases"),
+        (1, ["judge", "--suite", "nightli"], "it has no runs of suite 'nightli', only of nightly"),
+        (1, ["report", "page.html", "--suite", "nightli"], "it has no runs of suite 'nightli', only of nightly"),
+        (1, ["accept", "--last", "--why", " "], "--why is empty"),
+        (1, ["accept", "--last", "--why", "x"], "(sim:h200) has no cases; accept a run that finished and has cases"),
+        (0, ["judge"], "h.db: it has no runs\n"),
+        (0, ["accept", "--last", "--why", "x"], "h.db: it has no runs\n"),
     ],
 )
-def test_what_judges_nothing_is_no_pass(words, said, tmp_path):
+def test_what_judges_nothing_is_no_pass(runs, words, said, tmp_path):
     """A suite that is misspelt ended with 0 and without a word."""
     with open_history(tmp_path / "h.db") as history:
-        history.end(history.begin(SIM, "nightly", planned=0))
+        for _ in range(runs):
+            night(history)
     done = fattn_probe("history", *words, "--history", "h.db", cwd=tmp_path, code=2)
     assert (said in done.stderr, done.stdout) == (True, ""), done.stderr
     assert not (tmp_path / "page.html").exists()
@@ -439,11 +442,3 @@ def test_a_run_that_did_not_finish_is_no_baseline(tmp_path):
     assert f"run {empty.uid[:8]} did not finish\n" in fattn_probe("history", "judge", "--history", path, code=4).stderr
     listed = fattn_probe("history", "list", "--history", path).stdout
     assert (empty.uid[:8] in listed, "and 1 run without a case (--json has all)" in listed) == (False, True)
-
-
-@pytest.mark.parametrize("words", [["judge"], ["accept", "--last", "--why", "x"]])
-def test_a_history_without_runs(words, tmp_path):
-    with open_history(tmp_path / "h.db"):
-        pass
-    done = fattn_probe("history", *words, "--history", "h.db", cwd=tmp_path, code=2)
-    assert "h.db: it has no runs\n" in done.stderr
