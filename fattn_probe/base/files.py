@@ -152,6 +152,17 @@ def whole_folder(folder: Path, *, over: bool = False) -> Iterator[Path]:
         made.rename(folder)
 
 
+def check_place(path: Path) -> None:
+    """Raise, before any work, the MachineError that writing a file at `path`, or replacing a folder, would raise."""
+    with writing(path):
+        if path.exists() and not path.is_dir():
+            if not os.access(path, os.W_OK):
+                raise PermissionError(EACCES, os.strerror(EACCES))
+            return
+        with tempfile.TemporaryFile(dir=next(part for part in path.absolute().parents if part.exists())):
+            pass
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a result for the user, completely or not at all; MachineError if it cannot be written.
 

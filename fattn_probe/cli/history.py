@@ -12,6 +12,7 @@ import typer
 
 from fattn_probe.base.console import DOCUMENTS, NOTES, show
 from fattn_probe.base.errors import InputError, LostError
+from fattn_probe.base.figures import number_of
 from fattn_probe.base.files import write_text
 from fattn_probe.base.host import user_name
 from fattn_probe.cli import flags
@@ -61,7 +62,7 @@ def history_show(
 def history_accept(
     why: Annotated[str, typer.Option(help="The reason, for the record.")],
     uid: RunName = "",
-    last: Annotated[bool, typer.Option("--last", help="Accept the last run of each line.")] = False,
+    last: Annotated[bool, typer.Option("--last", help="Accept the last run of each line, if it has finished.")] = False,
     history_file: HistoryFile = DEFAULT_HISTORY,
 ) -> None:
     """Make a run the baseline for later runs of its line."""
@@ -70,9 +71,13 @@ def history_accept(
     if not why.strip():
         raise InputError("--why is empty: say why this run is correct")
     with open_existing(history_file, reading=False) as history:
-        for run in history.last_runs() if last else [history.run(uid)]:
+        runs = history.last_runs() if last else [history.run(uid)]
+        fit = [run for run in runs if not history.unfit(run)]
+        for run in fit or runs[:1]:  # `accept` refuses an unfit run
             history.accept(run, user_name(), why)
             NOTES.print(f"accepted {run.uid[:8]} ({run.identity.device}, {run.suite})")
+        if left := len(runs) - len(fit):
+            NOTES.print(f"skipped {number_of(left, 'run')} that did not finish or without cases", style="yellow")
 
 
 @history_app.command("export")
@@ -131,15 +136,14 @@ def history_judge(
     with open_existing(history_file) as history:
         runs = [history.run(uid)] if uid else history.last_runs(suite)
         seen = [night_of(history, run) for run in runs]
-        unlike = {night.run.uid: unlike_parts(history, night.run) for night in seen if night.missing_shards}
+        gone = [(night, unlike_parts(history, night.run)) for night in seen if night.unfinished]
     found = [outcome_of(night) for night in seen]
     ci.write(found)
     show(regressing.as_json(found), lambda: regressing.render(found), as_json)
-    for night in seen:
-        if night.missing_shards:
-            said = f"{night.run.identity.device}: shards {', '.join(night.missing_shards)} have not finished"
-            words = unlike[night.run.uid]
-            raise LostError(f"{said}; another part of this run differs in {words}" if words else said)
+    if gone:
+        night, words = gone[0]
+        said = f"{night.run.identity.device}: {', '.join(night.unfinished)} did not finish"
+        raise LostError(f"{said}; another part of this run differs in {words}" if words else said)
     regressing.raise_if_regressed(found, most_lost)
 
 

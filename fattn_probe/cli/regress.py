@@ -29,7 +29,7 @@ from fattn_probe.daily.regress.entries import Given, entries_on_targets, run_sui
 from fattn_probe.daily.regress.history import History, open_history
 from fattn_probe.daily.regress.junit import junit
 from fattn_probe.daily.regress.merge_base import merge_base_of
-from fattn_probe.daily.regress.records import ALL, Result, RunPart, parse_shard
+from fattn_probe.daily.regress.records import ALL, Result, RunPart, Shard, parse_shard
 from fattn_probe.daily.regress.resume import finish, night_of
 from fattn_probe.daily.regress.runner import Outcome, Standing, SuiteRunner
 from fattn_probe.daily.regress.suite import load_suite
@@ -169,7 +169,7 @@ def regress(
         if not divided.night:
             finish(history, part.night)
         if accept:
-            found = [accepted(history, outcome, accept) for outcome in found]
+            found = [accepted(history, outcome, accept, share) for outcome in found]
         if base is not None and not any(outcome.stopped == "interrupted" for outcome in found):
             found = list(base.compared(found, pairs, suite_file.parent, runner, given))
     ci.write(found, base.places() if base else "")
@@ -184,11 +184,11 @@ def regress(
     regressing.raise_if_regressed(found, suite.lost)
 
 
-def accepted(history: History, outcome: Outcome, why: str) -> Outcome:
-    """Make a run the baseline of its line, unless the run is incomplete."""
-    if outcome.stopped:
+def accepted(history: History, outcome: Outcome, why: str, shard: Shard = ALL) -> Outcome:
+    """Make a run the baseline of its line, unless this call's shard of the run is unfit."""
+    if history.unfit(outcome.run, shard):
         return outcome
-    history.accept(outcome.run, user_name(), why)
+    history.accept(outcome.run, user_name(), why, shard)
     return replace(outcome, accepted=why)
 
 
@@ -239,7 +239,7 @@ def bisect(
 
     name = good.removeprefix("pypi:").partition("==")[0]
     sources = versions.between([f"pypi:{name}=={version}" for version in releases(name)], good, bad)
-    NOTES.print(f"{len(sources)} releases; bisect runs about {len(sources).bit_length() + 1} of them", style="dim")
+    NOTES.print(f"{len(sources)} releases; bisect runs about {versions.runs_of(len(sources))} of them", style="dim")
     case = one_case(path, case_name)
     with Activity(NOTES) as activity:
         found = versions.bisect(sessions(where, activity), sources, case, target, activity.step)

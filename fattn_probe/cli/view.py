@@ -9,7 +9,7 @@ import typer
 from fattn_probe.base.activity import Activity
 from fattn_probe.base.console import NOTES
 from fattn_probe.base.errors import InputError, LostError
-from fattn_probe.base.files import write_text
+from fattn_probe.base.files import check_place, write_text
 from fattn_probe.cases.scenario.cases import one_case
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cli import flags, setup
@@ -46,6 +46,7 @@ def view(
     (_, (target, *more)) = setup.work_of([case], where)[0]
     if more or target.engine == "cpu":
         raise InputError("view shows one run on a GPU, real or simulated: give one target")
+    check_place(out)
     inputs, replays, done = make_inputs(case), list[Replay](), list[Examined]()
     wanted = [setup.run_options(replace(build, debug=True), where, simulate=Simulate(threads=1))]
     if against:

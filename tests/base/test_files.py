@@ -92,6 +92,11 @@ def test_the_folder_of_a_result_is_made(tmp_path):
     assert (tmp_path / "a/b/c.html").read_text() == "x"
     with pytest.raises(MachineError, match=r"c.html/d: cannot be written: "):
         files.write_text(tmp_path / "a/b/c.html/d", "x")
+    with pytest.raises(MachineError, match=r"c.html/d/e: cannot be written: Not a directory"):
+        files.check_place(tmp_path / "a/b/c.html/d/e")
+    files.check_place(tmp_path / "a/new/c.html")
+    files.check_place(tmp_path / "a/b")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b", "c.html"]
 
 
 def test_a_pattern_finds_what_a_glob_does_and_follows_no_loop(tmp_path):

@@ -1,6 +1,7 @@
 """`fattn-probe scenario list|show|check|new|from-ops`: the commands and their tables."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,17 +58,13 @@ def check(paths: Sequence[Path]) -> list[Row]:
 
 
 def new(path: Path) -> Path:
-    """Write a starter file with comments; InputError if the file exists or cannot be written."""
+    """Write a starter file with comments; InputError if the file exists, MachineError if it cannot be written."""
     if path.name in ("", ".."):
         raise InputError(f"{path}: is a folder, allowed: a new file")
     path = path if path.suffix in (".yaml", ".yml") else path.with_name(path.name + ".yaml")
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(STARTER.read_text(encoding="utf-8"))
-    except FileExistsError:
-        raise InputError(f"{path}: exists, allowed: a new file") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot write: {error.strerror}") from None
+    if os.path.lexists(path):
+        raise InputError(f"{path}: exists, allowed: a new file")
+    write_text(path, STARTER.read_text(encoding="utf-8"))
     return path
 
 

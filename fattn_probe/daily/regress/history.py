@@ -107,8 +107,18 @@ class History:
             )
             self._close(run.id)
 
-    def accept(self, run: Run, who: str, why: str) -> None:
-        """Make a run the baseline for later runs of its line."""
+    def unfit(self, run: Run, shard: Shard = ALL) -> str:
+        """Why a run, or only a shard of it, cannot be a baseline; empty if it can."""
+        missing, named = self.unfinished(run), f"run {run.uid[:8]} ({run.place})"
+        if missing and (shard == ALL or f"shard {shard}" in missing):
+            return f"{named} did not finish"
+        cases = self.connection.execute("SELECT count(*) FROM results WHERE run = ?", (run.id,)).fetchone()[0]
+        return "" if cases else f"{named} has no cases"
+
+    def accept(self, run: Run, who: str, why: str, shard: Shard = ALL) -> None:
+        """Make a run the baseline for later runs of its line; raises InputError if the run, or its shard, is unfit."""
+        if said := self.unfit(run, shard):
+            raise InputError(f"{said}; accept a run that finished and has cases; `regress --resume` finishes a run")
         with self._writing():
             self.connection.execute(
                 "INSERT OR REPLACE INTO accepted (run, at, who, why) VALUES (?, ?, ?, ?)", (run.id, now(), who, why)
@@ -170,12 +180,13 @@ class History:
             found.setdefault(row["run"], {})[row["status"]] = row["n"]
         return found
 
-    def missing_shards(self, run: Run) -> list[str]:
-        """The shards of a run that are missing or have not finished."""
+    def unfinished(self, run: Run) -> list[str]:
+        """The shards of a run that are missing or did not finish, such as `shard 2/8`; without shards, the run."""
         rows = self.connection.execute("SELECT number, of, ended FROM parts WHERE run = ?", (run.id,)).fetchall()
         ended = {(row["number"], row["of"]) for row in rows if row["ended"]}
         wanted = sorted({(number, row["of"]) for row in rows for number in range(1, row["of"] + 1)})
-        return [str(Shard(*one)) for one in wanted if one not in ended]
+        gone = [Shard(*one) for one in wanted if one not in ended]
+        return [f"run {run.uid[:8]}" if shard == ALL else f"shard {shard}" for shard in gone]
 
     def run(self, uid: str) -> Run:
         """The run whose uid begins with `uid`; raises InputError if there is none, or more than one."""

@@ -66,8 +66,8 @@ class MergeBase:
             head = heads.pop((outcome.run.suite, outcome.run.identity.line), None)
             if outcome.stopped:
                 continue
-            if outcome.baseline is None:
-                own.history.accept(outcome.run, user_name(), str(self))
+            if outcome.baseline is None and not own.history.unfit(outcome.run, part.shard):
+                own.history.accept(outcome.run, user_name(), str(self), part.shard)
             if head is not None:
                 before = {name: outcome.results[name] for name in head.results if name in outcome.results}
                 after = {name: result for name, result in head.results.items() if name in before}

@@ -27,7 +27,7 @@ class Night:
     cells: Mapping[str, Mapping[int, Cell]]
     cases: Mapping[str, StoredCase]
     error_maps: Mapping[str, PackedMap]
-    missing_shards: tuple[str, ...]
+    unfinished: tuple[str, ...]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -124,7 +124,7 @@ def night_of(history: History, run: Run) -> Night:
         cells=cells,
         cases=history.cases(run),
         error_maps=history.error_maps(run),
-        missing_shards=tuple(history.missing_shards(run)),
+        unfinished=tuple(history.unfinished(run)),
     )
 
 

@@ -123,8 +123,8 @@ def verdict_of(night: Night) -> tuple[str, str]:
 
 def unjudged(night: Night) -> Iterator[tuple[str, str]]:
     """Yield (case, reason) for each case without a verdict."""
-    for shard in night.missing_shards:
-        yield f"shard {shard}", "not finished: the run was killed, is still running, or its history was not merged"
+    for part in night.unfinished:
+        yield part, "not finished: the run was killed, is still running, or its history was not merged"
     silent = ("lost", "unjudged")
     lost = [(result.name, result.reason) for result in night.results.values() if result.status in silent]
     gone = [(change.case, f"not run; {change.words}") for change in night.changes if change.kind is ChangeKind.NOT_RUN]

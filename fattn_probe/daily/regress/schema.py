@@ -141,7 +141,7 @@ def opened(path: Path, *, reading: bool = False) -> Iterator[sqlite3.Connection]
     """Open the database at `path`; creates or migrates it if needed. With `reading`, opens a current one read-only.
 
     Raises InputError for a folder, a file that is not a database, another program's database, a history from a newer
-    fattn-probe, or a history that may not be written. Raises MachineError for a full disk, LostError for a lock that is
+    fattn-probe. Raises MachineError for a full disk or a history that may not be written, LostError for a lock that is
     not released.
     """
     with translated(path):
@@ -190,6 +190,8 @@ def translated(path: Path) -> Iterator[None]:
             raise MachineError(f"history {path}: {said}; everything written before is safe") from error
         if "locked" in said:
             raise LostError(f"history {path}: {said}; everything written before is safe") from error
+        if "readonly" in said or "unable to open" in said:
+            raise MachineError(f"history {path}: {said}; check who may write this file and its folder") from error
         raise InputError(f"history {path}: {said}") from error
 
 

@@ -34,7 +34,7 @@ def _render(outcome: Outcome) -> Iterable[RenderableType]:
     if outcome.stopped == "at the first failure" and not outcome.results:
         return
     if outcome.baseline is not None:
-        yield Text(f"compared with {_named(outcome.baseline)}: {_said(outcome.changes)}")
+        yield Text(f"compared with {_named(outcome.baseline)}: {_said(outcome)}")
     # Say whether this run was accepted, or that the line has no baseline.
     run, device, why = outcome.run.uid[:8], outcome.run.place, outcome.accepted
     if why:
@@ -47,16 +47,16 @@ def _render(outcome: Outcome) -> Iterable[RenderableType]:
     if said := taken_over(outcome):
         yield Text(said, "dim")
     yield from (Text(line, "yellow") for line in not_checked(outcome))
-    shown = sorted(outcome.changes, key=_order)[:SHOWN]
-    if shown:
+    moved = _moved(outcome)
+    if shown := moved[:SHOWN]:
         rows = (
             (change.case, Text(change.kind, "bold red" if change.alarm else ""), _words(change, outcome))
             for change in shown
         )
         columns = ("case", "change", "before and now")
         yield Table(columns, tuple(rows), prose=frozenset(columns[2:]), heading=columns[:2])
-        if len(outcome.changes) > SHOWN:
-            yield Text(f"and {len(outcome.changes) - SHOWN} more (--json has all)", "dim")
+        if len(moved) > SHOWN:
+            yield Text(f"and {len(moved) - SHOWN} more (--json has all)", "dim")
     yield from (Text(line, "yellow") for line in by_defect(result.known for result in outcome.results.values()))
     told = {change.case for change in shown if change.kind in FAILURES}
     for result in outcome.results.values():
@@ -95,16 +95,16 @@ def _counted(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "no cases"
 
 
-def _said(changes: Sequence[Change]) -> str:
-    """The numbers of changes and of regressions; leaves out cases not run, which the counts include."""
-    found = [change for change in changes if change.kind is not ChangeKind.NOT_RUN]
-    alarms = sum(change.alarm for change in found)
-    return f"{len(found)} changed, {number_of(alarms, 'regression')}" if found else "nothing changed"
+def _said(outcome: Outcome) -> str:
+    """The numbers of changes and of regressions."""
+    found = _moved(outcome)
+    return f"{len(found)} changed, {number_of(len(outcome.alarms), 'regression')}" if found else "nothing changed"
 
 
-def _order(change: Change) -> tuple[bool, bool]:
-    """Sort regressions first and cases that were not run last."""
-    return not change.alarm, change.kind is ChangeKind.NOT_RUN
+def _moved(outcome: Outcome) -> list[Change]:
+    """The changes, regressions first, without the cases not run, which the counts include."""
+    found = (change for change in outcome.changes if change.kind is not ChangeKind.NOT_RUN)
+    return sorted(found, key=lambda change: not change.alarm)
 
 
 def _named(run: Run) -> str:
@@ -155,7 +155,7 @@ def markdown(outcomes: Sequence[Outcome], said: str = "") -> str:
     for outcome in outcomes:
         identity = outcome.run.identity
         gone = sum(outcome.counts[status] for status in ("unjudged", "lost", "not run"))
-        verdict = _said(outcome.changes)
+        verdict = _said(outcome)
         if outcome.baseline is None:
             accepted = "the first baseline" if outcome.accepted else "no baseline yet"
             verdict = f"{outcome.counts['fail'] or 'nothing'} wrong{_known(outcome)}, {accepted}"
@@ -164,7 +164,7 @@ def markdown(outcomes: Sequence[Outcome], said: str = "") -> str:
         cells = (outcome.run.place, f"`{identity.tree}`", f"**{verdict}**", _counted(outcome.counts))
         lines.append(f"| {' | '.join(map(_cell, cells))} |")
     for outcome in outcomes:
-        found = sorted(outcome.changes, key=_order)
+        found = _moved(outcome)
         told = {change.case for change in found}
         failed = [result for result in outcome.results.values() if result.status == "fail" and result.name not in told]
         rows = [
@@ -300,13 +300,15 @@ def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
 
 
 def render_runs(rows: Sequence[tuple[Run, dict[str, int]]]) -> RenderableType:
-    """Show the runs of a history, newest last."""
-    words = []
-    for run, counts in rows:
+    """Show the runs of a history that have cases, newest last."""
+    words, full = [], [row for row in rows if row[1]]
+    for run, counts in full:
         state = _counted(counts) + ("" if run.ended else " (did not finish)")
         words.append((run.uid[:8], minute(run.started), run.suite, run.identity.device, run.identity.tree, state))
     columns = ("run", "started", "suite", "on", "source", "results")
-    return Table(columns, tuple(words), prose=frozenset({"results"}), heading=columns[:2])
+    table = Table(columns, tuple(words), prose=frozenset({"results"}), heading=columns[:2])
+    left = number_of(len(rows) - len(full), "run")
+    return Group(table, Text(f"and {left} without a case (--json has all)", "dim")) if len(full) < len(rows) else table
 
 
 def render_results(results: Iterable[Result]) -> RenderableType:

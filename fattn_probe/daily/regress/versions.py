@@ -103,6 +103,11 @@ def bisect(session_of: SessionOf, sources: Sequence[str], case: Case, target: Ta
     return Bisection(tuple(tried.items()), tuple(sources[low + 1 : high + 1]), tried[sources[high]])
 
 
+def runs_of(number: int) -> int:
+    """The largest number of runs that `bisect` makes with this number of sources, if each run has a verdict."""
+    return 2 + (number - 2).bit_length()
+
+
 def between(releases: Sequence[str], good: str, bad: str) -> list[str]:
     """The releases from the good one to the bad one; raises InputError if one is unknown or the order is wrong."""
     for source in (good, bad):

@@ -16,7 +16,7 @@ from rich.text import Text
 from fattn_probe.base.console import PIPE_WIDTH, text_of
 from fattn_probe.base.documents import plain
 from fattn_probe.base.errors import InputError
-from fattn_probe.base.files import is_folder, make_folder, read_text, whole_folder
+from fattn_probe.base.files import check_place, is_folder, make_folder, read_text, whole_folder
 from fattn_probe.base.tables import Table, listed
 from fattn_probe.cases.scenario.cases import RECORDED
 from fattn_probe.daily.triage.guilty import (
@@ -220,7 +220,8 @@ MOST_BYTES = 256 << 20
 
 
 def check_folder(folder: Path) -> None:
-    """Raise InputError for a folder with files that are not from a triage."""
+    """Raise InputError for a folder with files that are not from a triage, MachineError if it cannot be written."""
+    check_place(folder)
     if not os.path.lexists(folder):
         return
     if not is_folder(folder):

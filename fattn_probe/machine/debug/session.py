@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import IO, Self
 
 from fattn_probe.base.cache import Kind, tended
-from fattn_probe.base.errors import BuildError, InputError, LostError
-from fattn_probe.base.files import scratch
+from fattn_probe.base.errors import BuildError, LostError
+from fattn_probe.base.files import scratch, writing
 from fattn_probe.machine.debug.channel import Channel, GoneError, Reply, c_string, read_reply
 from fattn_probe.machine.debug.protocol import DebuggerError
 from fattn_probe.machine.run.executed import ObjectReader
@@ -188,10 +188,8 @@ class DebugSession:
         require_debugger(self.debugger)
         transcript: IO[str] | None = None
         if self._transcript is not None:
-            try:
+            with writing(self._transcript):
                 transcript = self._resources.enter_context(self._transcript.open("w", 1, encoding="utf-8"))
-            except OSError as error:
-                raise InputError(f"the transcript cannot be written: {self._transcript}: {error.strerror}") from error
         self._channel = Channel(argv, self._env, self._cwd, transcript)
         self._resources.callback(self._channel.close)
         self._reply(None, self.deadline)

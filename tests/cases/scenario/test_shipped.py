@@ -6,7 +6,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from fattn_probe.base.errors import InputError
+from fattn_probe.base.errors import InputError, MachineError
 from fattn_probe.cases.scenario import command, expand, load, loads
 from fattn_probe.cases.scenario.cases import read_cases
 from fattn_probe.cases.scenario.data import Uniform
@@ -122,8 +122,8 @@ def test_new_writes_a_good_file_and_never_over_another(tmp_path):
     assert [case.name for case in expand(load(path))] == ["mine"]
     with pytest.raises(InputError, match="exists, allowed: a new file"):
         command.new(path)
-    with pytest.raises(InputError, match="cannot write"):
-        command.new(tmp_path / "no" / "folder")
+    with pytest.raises(MachineError, match="cannot be written"):
+        command.new(path / "folder")
 
 
 def test_the_starter_s_commented_keys_are_good_too(tmp_path):

@@ -362,8 +362,7 @@ def test_the_checks_that_could_not_be_made_are_counted():
 def test_json_junit_and_a_regression_name_the_known_defect():
     (run,) = as_json([with_traps()])["runs"]
     assert {item["name"]: item["known"] for item in run["results"]}["trap-7"] == "volta-columns"
-    suite = ET.fromstring(junit([with_traps(WRONG)])).find("testsuite")
-    tests = {test.get("name"): test for test in suite.iter("testcase")}
+    suite, tests, _ = parsed(with_traps(WRONG))
     assert (suite.get("failures"), suite.get("skipped")) == ("1", "46")
     assert tests["trap-7"].find("properties/property[@name='known']").get("value") == "volta-columns"
     said = tests["trap-7"].find("skipped").get("message")

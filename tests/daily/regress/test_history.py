@@ -36,7 +36,7 @@ from fattn_probe.verdict.judge.bitwise import Check
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.measure.sampled import Sampled
 from tests.as_user import answer, fattn_probe
-from tests.daily.regress.made import SIM, night
+from tests.daily.regress.made import GPU, SIM, night
 from tests.made import at_night
 
 LAUNCH = '{"order":0,"kernel":"f<1>","grid":[8,1,1],"block":[32,4,1],"shared":0}'
@@ -60,14 +60,14 @@ def test_a_result_survives_a_round_trip(history):
 
 
 def test_the_baseline_is_the_last_accepted_run_of_the_line_and_suite(history):
-    first, second = history.begin(SIM, "nightly"), history.begin(SIM, "nightly")
+    first, second = night(history, PASS), night(history, PASS)
     assert history.baseline(SIM.line, "nightly") is None
     history.accept(first, "me", "the first")
     history.accept(second, "me", "looked at")
-    assert history.baseline(SIM.line, "nightly") == second
+    assert history.baseline(SIM.line, "nightly").uid == second.uid
     assert history.baseline(SIM.line, "quick") is None
     history.accept(first, "me", "back to it")
-    assert history.baseline(SIM.line, "nightly") == first
+    assert history.baseline(SIM.line, "nightly").uid == first.uid
 
 
 def test_a_line_goes_on_through_sources(history):
@@ -85,7 +85,7 @@ def test_times_of_a_real_gpu_are_the_machines():
 
 
 def test_the_same_launches_are_kept_once_and_pruning_keeps_what_was_accepted(history):
-    kept = night(history, PASS, accepted="good", ended=False)
+    kept = night(history, PASS, accepted="good")
     night(history, PASS, ended=False)
     assert history.prune("9999") == 1
     assert [run.uid for run in history.runs()] == [kept.uid]
@@ -136,7 +136,7 @@ def test_a_database_of_the_first_version_is_brought_up_to_date(tmp_path):
         assert (run.uid, run.ended, run.planned) == ("abc", "2026-01-02", 0)
         assert history.results(run) == {"gqa": replace(PASS, seconds=(0.3, 0.1, 0.2))}
         assert [(cell.nmse, cell.time, cell.ratio) for cell in history.cells([run])] == [(1e-7, 0.2, None)]
-        assert history.missing_shards(run) == []
+        assert history.unfinished(run) == []
         assert history.baseline(SIM.line, "nightly") == run
         assert history.connection.execute("PRAGMA user_version").fetchone()[0] == VERSION
         assert history.connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
@@ -226,12 +226,12 @@ def test_the_shards_of_a_night_are_one_run(tmp_path):
             assert history.run(run.uid).ended is None
     with open_history(tmp_path / "all.db") as whole:
         for shard in shards:
-            assert whole.missing_shards(whole.runs()[0]) if whole.runs() else True
+            assert whole.unfinished(whole.runs()[0]) if whole.runs() else True
             with open_history(tmp_path / f"{shard.number}.db") as one:
                 whole.merge(one)
         (run,) = whole.runs()
         assert sorted(whole.results(run)) == ["case1", "case2", "case3"]
-        assert (run.planned, whole.missing_shards(run)) == (3, [])
+        assert (run.planned, whole.unfinished(run)) == (3, [])
         assert run.ended
 
 
@@ -336,7 +336,7 @@ def test_a_database_in_a_folder_that_may_not_be_written():
         path.chmod(0o444)
         folder.chmod(0o555)
         try:
-            with as_nobody(), pytest.raises(InputError, match=r"h\.db: .*readonly"), open_history(path) as history:
+            with as_nobody(), pytest.raises(MachineError, match=r"h\.db: .*readonly"), open_history(path) as history:
                 history.begin(SIM, "nightly")
         finally:
             folder.chmod(0o755)
@@ -387,7 +387,7 @@ def test_reading_writes_nothing(tmp_path):
     before = path.read_bytes()
     with open_history(path, reading=True) as history:
         assert history.results(history.runs()[0]) == {PASS.name: PASS}
-        with pytest.raises(InputError, match="readonly"):
+        with pytest.raises(MachineError, match="readonly"):
             history.begin(SIM, "nightly")
     assert path.read_bytes() == before
 
@@ -409,25 +409,36 @@ def test_one_run_is_judged_by_its_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("runs", "words", "said"),
     [
-        (["judge", "--suite", "nightli"], "it has no runs of suite 'nightli', only of nightly"),
-        (["report", "page.html", "--suite", "nightli"], "it has no runs of suite 'nightli', only of nightly"),
-        (["accept", "--last", "--why", " "], "--why is empty"),
+        (1, ["judge", "--suite", "nightli"], "it has no runs of suite 'nightli', only of nightly"),
+        (1, ["report", "page.html", "--suite", "nightli"], "it has no runs of suite 'nightli', only of nightly"),
+        (1, ["accept", "--last", "--why", " "], "--why is empty"),
+        (1, ["accept", "--last", "--why", "x"], "(sim:h200) has no cases; accept a run that finished and has cases"),
+        (0, ["judge"], "h.db: it has no runs\n"),
+        (0, ["accept", "--last", "--why", "x"], "h.db: it has no runs\n"),
     ],
 )
-def test_what_judges_nothing_is_no_pass(words, said, tmp_path):
+def test_what_judges_nothing_is_no_pass(runs, words, said, tmp_path):
     """A suite that is misspelt ended with 0 and without a word."""
     with open_history(tmp_path / "h.db") as history:
-        history.end(history.begin(SIM, "nightly", planned=0))
+        for _ in range(runs):
+            night(history)
     done = fattn_probe("history", *words, "--history", "h.db", cwd=tmp_path, code=2)
     assert (said in done.stderr, done.stdout) == (True, ""), done.stderr
     assert not (tmp_path / "page.html").exists()
 
 
-@pytest.mark.parametrize("words", [["judge"], ["accept", "--last", "--why", "x"]])
-def test_a_history_without_runs(words, tmp_path):
-    with open_history(tmp_path / "h.db"):
-        pass
-    done = fattn_probe("history", *words, "--history", "h.db", cwd=tmp_path, code=2)
-    assert "h.db: it has no runs\n" in done.stderr
+def test_a_run_that_did_not_finish_is_no_baseline(tmp_path):
+    path = tmp_path / "h.db"
+    with open_history(path) as history:
+        good = night(history, PASS)
+        stopped, empty = (night(history, *results, identity=GPU, ended=False) for results in ([PASS], []))
+        with pytest.raises(InputError, match=f"run {stopped.uid[:8]} .* did not finish; accept a run"):
+            history.accept(stopped, "me", "x")
+    said = fattn_probe("history", "accept", "--last", "--why", "x", "--history", path).stderr
+    skipped = "skipped 1 run that did not finish or without cases"
+    assert said == f"accepted {good.uid[:8]} (sim:h200, nightly)\n{skipped}\n"
+    assert f"run {empty.uid[:8]} did not finish\n" in fattn_probe("history", "judge", "--history", path, code=4).stderr
+    listed = fattn_probe("history", "list", "--history", path).stdout
+    assert (empty.uid[:8] in listed, "and 1 run without a case (--json has all)" in listed) == (False, True)

@@ -84,7 +84,7 @@ def test_shards_on_several_machines_are_judged_as_one_run(suite, tmp_path):
             assert run["counts"] == {"pass": 2}
             probe("history", "accept", "--why", "good", history=whole, code=2)
             probe("history", "accept", "--last", "--why", "good", history=whole)
-    assert "shards 2/2 have not finished" in probe("history", "judge", history=whole, code=4).stderr
+    assert "shard 2/2 did not finish" in probe("history", "judge", history=whole, code=4).stderr
     probe("history", "merge", tmp_path / "2-2.db", history=whole)
     last = probe("history", "judge", "--json", "--junit", tmp_path / "all.xml", history=whole)
     assert json.loads(last.stdout)["runs"][0]["counts"]["not run"] == 0

@@ -98,7 +98,7 @@ def test_a_run_that_was_killed_is_not_called_good(empty):
     killed = night_of(empty, night(empty, result(), planned=100, ended=False))
     assert verdict_of(killed) == ("99 without a verdict; otherwise nothing wrong; no accepted run yet", "lost")
     said = "not finished: the run was killed, is still running, or its history was not merged"
-    assert next(unjudged(killed)) == ("shard 1/1", said)
+    assert next(unjudged(killed)) == (f"run {killed.run.uid[:8]}", said)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_history_without_runs_or_without_ops(tmp_path, history):
 def test_times_of_a_real_gpu_are_drawn_and_a_step_is_an_alarm(empty):
     for number, seconds in enumerate([2e-5] * 8 + [3e-5] * 4):
         accepted = "" if number else "good"
-        night(empty, result(seconds=(seconds,)), identity=GPU, ended=False, accepted=accepted)
+        night(empty, result(seconds=(seconds,)), identity=GPU, accepted=accepted)
     page = report(empty)
     assert "20.0 us became 30.0 us, since 4 runs" in page
     assert "1 regression" in page

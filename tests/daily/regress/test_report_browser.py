@@ -68,7 +68,7 @@ def page(empty, tmp_path):
     for number in range(40):
         mha = result(name="mha", output=f"{number // 7}", grid=60 if number < 38 else 30)
         results = wrong() if number == 39 else result(), mha, result(name=long), Result("lost", "d", "lost", HOSTILE)
-        night(empty, *results, planned=6, ended=False, accepted="" if number else "good")
+        night(empty, *results, planned=6, accepted="" if number else "good")
     path = tmp_path / "page.html"
     path.write_text(report(empty), encoding="utf-8")
     return path

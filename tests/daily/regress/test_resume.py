@@ -220,7 +220,7 @@ def test_shards_that_were_judged_otherwise_are_not_one_run(place):
     place.write(seeds=range(8), more=range(8), sample="auto")
     place.regress("--shard", "2/2", "--run", "night")
     done = fattn_probe("history", "judge", "--history", place.history, code=4)
-    assert "cpu: shards 1/2 have not finished; another part of this run differs in how cases are judged" in " ".join(
+    assert "cpu: shard 1/2 did not finish; another part of this run differs in how cases are judged" in " ".join(
         done.stderr.split()
     )
     place.regress("--shard", "1/2", "--run", "night")

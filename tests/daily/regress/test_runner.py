@@ -151,6 +151,8 @@ def test_the_first_failure_ends_the_run_unless_the_baseline_has_it(history):
     assert history.runs()[-1].ended is None, "--resume continues with it"
     assert len(history.results(outcome.run)) == 5
     assert said(replace(outcome, results={})) == f"sim:h200, pypi:x==1: {len(CASES)} not run"
+    shown = said(outcome) + markdown([outcome])
+    assert ("not run was pass" in shown, "| not run |" in shown, f"{len(CASES) - 5} not run" in shown) == (0, 0, 1)
     run(history, accept="it fails", gqa="fail")
     say = Mock()
     outcome = run(history, until_failure=say, gqa="fail")

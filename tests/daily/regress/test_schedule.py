@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +25,7 @@ from fattn_probe.daily.regress.schedule import CAUSES, Schedule
 from fattn_probe.llama.build import RUNNER
 from fattn_probe.llama.build.ninja import Progress
 from fattn_probe.machine.run.session import RunOptions, Session
+from tests.base.worker_functions import words
 from tests.made import H200, target
 from tests.stand_in import StandIn
 
@@ -353,14 +353,10 @@ def test_the_bar_says_what_is_compiled_judged_and_left(compilers):
 
 def by_name(session, case, target):
     """What a name says is done."""
-    word, _, rest = case.name.partition(":")
-    if word == "raise":
-        raise RuntimeError(rest)
-    if word == "die" or (word == "die-once" and not Path(rest).exists()):
-        Path(rest or os.devnull).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    if word == "sleep":
-        time.sleep(float(rest))
+    if case.name.startswith("raise:"):
+        raise RuntimeError(case.name.removeprefix("raise:"))
+    with words(None) as answer:
+        answer(case.name)
     return Result(case.name, case.digest, "pass", f"{target} {os.getpid()}")
 
 

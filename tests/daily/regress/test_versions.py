@@ -59,7 +59,7 @@ def test_the_first_bad_release_is_found(releases, bad):
     found = versions.bisect(session_of, RELEASES, Case(), H200)
     assert found.bad == RELEASES[bad]
     assert found.result.failure == "wrong"
-    assert len(tried) == len(set(tried)) <= 7
+    assert len(tried) == len(set(tried)) <= versions.runs_of(len(RELEASES)) == 7
 
 
 @pytest.mark.parametrize(
@@ -105,6 +105,7 @@ def test_an_end_without_a_verdict_is_refused_with_the_reason(releases, end, said
 
 def test_releases_between_two_and_two_side_by_side(releases):
     assert versions.between(RELEASES, RELEASES[3], RELEASES[6]) == RELEASES[3:7]
+    assert [versions.runs_of(number) for number in (2, 3, 4, 5, 6)] == [2, 3, 4, 4, 5]
     with pytest.raises(InputError, match="does not come before"):
         versions.between(RELEASES, RELEASES[6], RELEASES[3])
     with pytest.raises(

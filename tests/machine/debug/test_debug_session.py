@@ -10,7 +10,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from fattn_probe.base.errors import BuildError, InputError, LostError
+from fattn_probe.base.errors import BuildError, LostError, MachineError
 from fattn_probe.machine.debug.procedure import OverMI
 from fattn_probe.machine.debug.protocol import DebuggerError
 from fattn_probe.machine.debug.session import DebugSession, require_debug_info
@@ -218,7 +218,7 @@ def test_the_transcript_has_both_directions(gdb, probe, tmp_path):
 
 
 def test_a_transcript_that_cannot_be_written(tmp_path):
-    with pytest.raises(InputError, match=r"the transcript cannot be written: .*nowhere/dialogue: No such file"):
+    with pytest.raises(MachineError, match=r"nowhere/dialogue: cannot be written: No such file"):
         DebugSession(["gdb"], tmp_path / "program", transcript=tmp_path / "nowhere" / "dialogue").__enter__()
 
 
