@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache
 from importlib.resources import files
+from itertools import islice
 from typing import Any, NamedTuple
 
 from rich.text import Text
@@ -19,7 +20,7 @@ from fattn_probe.base.figures import number_of
 from fattn_probe.cases import shipped
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
-from fattn_probe.daily.regress.entries import Given, own_cases
+from fattn_probe.daily.regress.entries import Given, entries_on_targets, own_cases
 from fattn_probe.daily.regress.suite import Entry, load_suite
 from fattn_probe.llama.cxx.functions import functions
 from fattn_probe.llama.cxx.tokens import draft_of, tokenize
@@ -30,6 +31,7 @@ from fattn_probe.machine.run.base import Base
 from fattn_probe.machine.run.session import RunOptions
 from fattn_probe.verdict.judge.judgement import Judgement
 from fattn_probe.verdict.judge.origin import Code
+from fattn_probe.verdict.judge.support import shipped_choices
 
 TABLE, SUITE = "killers.csv", "quick"
 MOST_LISTED, MOST_RUN = 8, 4
@@ -103,23 +105,31 @@ class Telling:
         return {"base": self.base, "changed": changed, "kernels": self.kernels, "noticed": noticed}
 
     def chosen(self) -> list[tuple[Entry, Target, Case]]:
-        """The few most telling cases that the suite still has, each from a different scenario.
+        """The few most telling cases that the suite still has, then the smallest other case of each of their kernels.
 
-        The cases that reach the changed functions come first.
+        Each is from a different scenario. The cases that reach the changed functions come first. A smallest case needs
+        no compilation, and its mask, layout or number of queries can show a change that a telling case hides.
         """
         path, found = shipped.find("suite", SUITE), dict[Name, tuple[Entry, Target, Case]]()
-        wanted = dict.fromkeys((*self.noticed, *self.others))
-        for entry in load_suite(path).parts:
-            names = {case for _, case in wanted}
-            cases = [] if entry.check.order else [case for case in own_cases(entry, path.parent) if case.name in names]
-            for target in Given().targets(entry, path.parent):
-                on = f"{entry.name} on {target}" if entry.name else str(target)
-                found |= {(on, case.name): (entry, target, case) for case in cases}
+        for entry, target in entries_on_targets(load_suite(path), path.parent, Given()):
+            on = f"{entry.name} on {target}" if entry.name else str(target)
+            cases = [] if entry.check.order else own_cases(entry, path.parent)
+            found |= {(on, case.name): (entry, target, case) for case in cases}
         first = dict[str, tuple[Entry, Target, Case]]()
-        for name in wanted:
-            if name in found:
+        for name in dict.fromkeys((*self.noticed, *self.others)):
+            if name in found and len(first) < MOST_RUN:
                 first.setdefault(found[name][2].scenario, found[name])
-        return list(first.values())[:MOST_RUN]
+        by_size = sorted(found.values(), key=lambda one: one[2].op.sizes.flop)
+        for some in [*first.values()]:
+            same = (one for one in by_size if one[2].scenario not in first and kernels_of(*one) == kernels_of(*some))
+            first |= {one[2].scenario: one for one in islice(same, 1)}
+        return list(first.values())
+
+
+def kernels_of(entry: Entry, target: Target, case: Case) -> tuple[str, str, str]:
+    """A case's entry and target, and the kernels that the default release launches for it."""
+    cc = target.device.cc if target.device else ""
+    return entry.name, str(target), shipped_choices().get(case.op.digest, {}).get(cc, "")
 
 
 def listed(items: Sequence[object]) -> str:

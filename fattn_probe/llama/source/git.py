@@ -13,7 +13,7 @@ from fattn_probe.base.files import scratch, writing
 from fattn_probe.base.process import run
 from fattn_probe.llama.cxx.includes import included
 from fattn_probe.llama.source.features import CUDA
-from fattn_probe.llama.source.spec import RELEASE_TAG, GitSpec
+from fattn_probe.llama.source.spec import RELEASE_TAG, GitSpec, releases
 
 TIMEOUT = 600.0
 FULL_COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -107,17 +107,19 @@ def build_number_of_ref(ref: str) -> str:
 
 
 def build_number_of_folder(root: Path) -> str:
-    """The build number of a checkout: from llama.cpp's tag at its commit, otherwise the number of commits.
+    """The build number of a checkout: the number in its nearest `bNNNN` tag, plus the number of commits since.
 
-    `?` if there is neither a tag nor the complete history.
+    Without a tag, the number of commits if a listed release's commit is among them; otherwise `?` (a squashed fork).
     """
     if not (root / ".git").exists() or shutil.which("git") is None:
         return "?"
-    tags = (git(root, "tag", "--points-at", "HEAD") or "").split()
-    if tagged := next(filter(str.isdecimal, map(build_number_of_ref, tags)), None):
-        return tagged
+    if found := git(root, "describe", "--tags", "--long", "--match=b[0-9]*", "--exclude=b*[!0-9]*"):
+        tag, since, _ = found.split("-")
+        return str(int(tag.removeprefix("b")) + int(since))
     complete = git(root, "rev-parse", "--is-shallow-repository") == "false"
-    return (complete and git(root, "rev-list", "--count", "HEAD")) or "?"
+    commits = (release.commit for release in releases() if complete and release.commit)
+    known = any(git(root, "merge-base", "--is-ancestor", commit, "HEAD") is not None for commit in commits)
+    return (known and git(root, "rev-list", "--count", "HEAD")) or "?"
 
 
 def git(root: Path, *words: str) -> str | None:

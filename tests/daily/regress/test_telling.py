@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fattn_probe.daily.regress.telling import Killer, changed_functions, concerns, killers, telling
+from fattn_probe.daily.regress.telling import MOST_RUN, Killer, changed_functions, concerns, killers, telling
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.llama.source.patches import Patch
 from fattn_probe.llama.source.patches import find as find_patch
@@ -57,14 +57,16 @@ def test_cases_that_noticed_faults_there_are_named_and_some_of_them_chosen(tree)
     assert set(told.noticed) == {(one.on, one.case) for one in here}
     assert sum(told.noticed.values()) == sum(one.faults for one in here)
     chosen = told.chosen()
-    assert 2 <= len(chosen) <= 4
+    assert 2 <= len(chosen) <= 2 * MOST_RUN
     assert len({case.scenario for _, _, case in chosen}) == len(chosen), "each of another scenario"
     entry, target, case = chosen[0]
     assert next(iter(told.noticed)) == (f"{entry.name} on {target}".removeprefix(" on "), case.name)
     (_, said) = (line.plain for line in told.lines([SimpleNamespace(case=case.name, on=str(target), launches=())]))
     assert re.match(r"\d+ shipped cases detected \d+ faults planted in .* and so reach them \(1 ran\): ", said)
-    chosen = of(tree, edited(tree, "fattn-mma-f16.cuh", "= i < i_sup ? mask_h")).chosen()
+    chosen = of(tree, edited(tree, "fattn-mma-f16.cuh", "= i < i_sup ? mask_h")).chosen()[:MOST_RUN]
     assert "queries-n_q=1-n_head=1" in [case.name for _, _, case in chosen]  # most faults were in sparse masks
+    chosen = of(tree, edited(tree, "fattn-vec.cuh", "if (mask && (ncols == 1 ||")).chosen()
+    assert "vec-n_head=12-n_head_kv=12-max_bias=8-n_q=2-type_K=q4_0" in [case.name for _, _, case in chosen[MOST_RUN:]]
 
 
 def test_a_fault_near_the_change_counts_more(tree, monkeypatch):

@@ -10,6 +10,7 @@ import tarfile
 import threading
 from pathlib import Path
 
+FATTN = "ggml/src/ggml-cuda/fattn.cu"
 TREE = {
     "LICENSE": "a licence\n",
     "ggml/CMakeLists.txt": "option(GGML_CUDA_FA_ALL_QUANTS)\n",
@@ -19,7 +20,7 @@ TREE = {
     ),
     "ggml/src/ggml.c": "int ggml;\n",
     "ggml/src/ggml-vulkan/ggml-vulkan.cpp": "int left_out;\n",
-    "ggml/src/ggml-cuda/fattn.cu": "int n_kv_max;\n",
+    FATTN: "int n_kv_max;\n",
     "ggml/src/ggml-cuda/fattn-common.cuh": (
         "int ntiles_dst; int ntiles_z_gqa; // ntiles_total\n"
         "template<int D, int ncols1> // D == head size\n__launch_bounds__(D, 1)\n"
@@ -71,6 +72,15 @@ def git(folder: Path, *words) -> str:
     settings = ("user.name=n", "user.email=e@e", "init.defaultBranch=master", "commit.gpgsign=false")
     command = ["git", *(word for setting in settings for word in ("-c", setting)), "-C", folder, *words]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def tagged(folder, text, tag="b4242"):
+    """A repository with a tagged commit, whose fattn.cu starts with `text`."""
+    write_tree(folder)
+    (folder / FATTN).write_text(f"{text}\n{TREE[FATTN]}")
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"], ["tag", "-am", "release", tag]):
+        git(folder, *words)
+    return folder
 
 
 class FakeIndex:

@@ -7,20 +7,8 @@ import pytest
 
 from fattn_probe.base.process import run
 from fattn_probe.llama.source import git, resolve
-from tests.llama.source import fake_index
-from tests.llama.source.fake_index import TREE, write_tree
+from tests.llama.source.fake_index import FATTN, tagged
 from tests.made import executable
-
-FATTN = "ggml/src/ggml-cuda/fattn.cu"
-
-
-def repository(folder, text, tag="b4242"):
-    """A repository whose fattn.cu starts with `text`, and its commit."""
-    write_tree(folder)
-    (folder / FATTN).write_text(f"{text}\n{TREE[FATTN]}")
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"], ["tag", tag]):
-        fake_index.git(folder, *words)
-    return folder
 
 
 @pytest.fixture
@@ -37,7 +25,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def wanted(tmp_path, home):
-    return repository(tmp_path / "wanted", "// wanted")
+    return tagged(tmp_path / "wanted", "// wanted")
 
 
 def text_of(folder, ref="b4242"):
@@ -46,7 +34,7 @@ def text_of(folder, ref="b4242"):
 
 
 def test_another_repository_in_its_place(wanted, tmp_path, home):
-    other = repository(tmp_path / "other", "// other")
+    other = tagged(tmp_path / "other", "// other")
     (home / ".gitconfig").write_text(f'[url "file://{other}"]\n\tinsteadOf = file://{wanted}\n')
     assert text_of(wanted).startswith("// wanted\n")
 
@@ -71,7 +59,7 @@ def test_attributes_and_filters_change_nothing(wanted, home):
 
 def test_within_a_hook_of_another_repository(wanted, tmp_path, monkeypatch):
     """git sets GIT_DIR for its hooks and aliases."""
-    other = repository(tmp_path / "other", "// other", "b7")
+    other = tagged(tmp_path / "other", "// other", "b7")
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(other / ".git/index"))
     assert text_of(wanted).startswith("// wanted\n")

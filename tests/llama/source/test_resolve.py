@@ -16,8 +16,8 @@ from fattn_probe.base.files import remove_tree
 from fattn_probe.llama import source
 from fattn_probe.llama.source import command, digest_models, kept_files, model_files, resolve, store
 from fattn_probe.llama.source.features import era_of
-from fattn_probe.llama.source.spec import DEFAULT_SOURCE, PypiSpec
-from tests.llama.source.fake_index import TREE, git, write_tree
+from fattn_probe.llama.source.spec import DEFAULT_SOURCE, PypiSpec, Release
+from tests.llama.source.fake_index import TREE, git, tagged, write_tree
 from tests.made import shown
 
 RELEASE = "pypi:xllamacpp==2026.1.77"
@@ -218,10 +218,7 @@ def test_a_release_without_a_tree(index):
 
 @pytest.fixture
 def repository(tree_folder):
-    git(tree_folder, "init", "-q")
-    git(tree_folder, "add", "-A")
-    git(tree_folder, "commit", "-qm", "first")
-    git(tree_folder, "tag", "-am", "release", "b4242")
+    tagged(tree_folder, "// tagged")
     (tree_folder / "ggml/src/ggml.c").write_text("int second;\n")
     git(tree_folder, "commit", "-qam", "second")
     return tree_folder
@@ -239,12 +236,18 @@ def test_git_tag_branch_and_commit(repository):
         resolve(f"git+file://{repository}@b9")
 
 
-def test_git_branch_is_followed_and_checkout_is_counted(repository):
+def test_git_branch_is_followed_and_checkout_is_counted(repository, monkeypatch):
     before = resolve(f"git+file://{repository}@master")
     (repository / "ggml/src/ggml.c").write_text("int third;\n")
     git(repository, "commit", "-qam", "third")
     assert resolve(f"git+file://{repository}@master").digest != before.digest
-    assert resolve(str(repository)).build_number == "3"
+    assert resolve(str(repository)).build_number == "4244", "the tag, and two commits"
+    git(repository, "tag", "b9-own")
+    git(repository, "tag", "-d", "b4242")
+    assert resolve(str(repository)).build_number == "?", "llama.cpp's history has more than three commits"
+    upstream = Release("own", "1", 2, git(repository, "rev-parse", "HEAD~1")[:12], "")
+    monkeypatch.setattr("fattn_probe.llama.source.git.releases", lambda: (upstream,))
+    assert resolve(str(repository)).build_number == "3", "all of llama.cpp's history"
 
 
 def test_a_shallow_clone_of_a_tag_has_its_number(repository, tmp_path):
