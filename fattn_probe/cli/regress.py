@@ -186,7 +186,8 @@ def regress(
 
 def accepted(history: History, outcome: Outcome, why: str, shard: Shard = ALL) -> Outcome:
     """Make a run the baseline of its line, unless this call's shard of the run is unfit."""
-    if history.unfit(outcome.run, shard):
+    if said := history.unfit(outcome.run, shard):
+        NOTES.print(f"not accepted: {said}", style="yellow")
         return outcome
     history.accept(outcome.run, user_name(), why, shard)
     return replace(outcome, accepted=why)
