@@ -152,10 +152,7 @@ def is_uid(word: str) -> bool:
 
 
 def past_result(history: History, uid: str, name: str) -> PastResult:
-    """The result of a case in the run whose name begins with `uid`; without a name, of the only failed case.
-
-    Raises InputError, which lists the failed cases.
-    """
+    """The result of a case, or of the only failed case, in the run whose name begins with `uid`; or InputError."""
     run = history.run(uid)
     stored = history.cases(run)
     failed = [result.name for result in history.results(run).values() if result.status == "fail"]

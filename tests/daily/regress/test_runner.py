@@ -406,13 +406,10 @@ def test_a_name_of_no_case(suite):
         cases_of(load_suite(suite), suite.parent)
 
 
-def test_a_scenario_by_its_shipped_name_unless_a_file_has_that_name(suite):
+def test_scenarios_by_shipped_name_unless_a_file_has_that_name_and_by_an_absolute_pattern(suite):
     suite.write_text("version: 1\nabout: x\nscenarios: [known-faults/k-stride, gqa]\n")
     assert [case.scenario for case in cases_of(load_suite(suite), suite.parent)] == ["k-stride", "gqa"]
     suite.with_name("gqa").write_text(SCENARIO)
     assert len(cases_of(load_suite(suite), suite.parent)) > 2
-
-
-def test_scenarios_by_an_absolute_pattern(suite):
     suite.write_text(f"version: 1\nabout: x\nscenarios: ['{suite.parent}/*.yaml']\nonly: ^a-\n".replace("*", "[a]"))
     assert len(cases_of(load_suite(suite), suite.parent)) == 4
