@@ -15,7 +15,7 @@ from fattn_probe.cases.device import Target
 from fattn_probe.cli import flags, setup
 from fattn_probe.cli.setup import Simulate, Where
 from fattn_probe.lab.kernels.compiled import CUDA
-from fattn_probe.lab.program.build import Executable, Program, maker
+from fattn_probe.lab.program.build import Executable, Program, check_vendor, maker
 from fattn_probe.lab.program.execute import ProgramSettings, document, environment, execute, render
 from fattn_probe.llama.build.key import Flavour
 from fattn_probe.machine.run.simulator import Simulation
@@ -62,6 +62,7 @@ def program(
             raise InputError("program --on cpu: a CUDA program needs a GPU, simulated (sim:ID) or real (gpu)")
         if compiling.check and target.engine == "cuda":
             raise InputError("--check is for simulated GPUs; on a GPU, run the program under compute-sanitizer")
+        check_vendor(chosen, target)
     if gdb and compiling.check:
         raise InputError("--gdb and --check need different builds: choose one")
     if gdb and len(targets) > 1:

@@ -198,11 +198,11 @@ def _sources(entry: Entry, titles: Mapping[str, str]) -> dict[str, str]:
 
 
 def _limits(table: Entry) -> dict[str, Entry]:
-    shared = table.get("every", {})
+    shared = _table(table, "every")
     return {
         cc: {**shared, **entry, "sources": _joined(_table(shared, "sources"), _table(entry, "sources"))}
         for cc, entry in table.items()
-        if cc != "every"
+        if cc != "every" and isinstance(entry, dict)
     }
 
 
@@ -213,23 +213,23 @@ def _joined(first: Entry, second: Entry) -> Entry:
 
 def _parse(document: CatalogueFile, known: Mapping[str, Device], limits: Mapping[str, Entry]) -> dict[str, Device]:
     problems = list(_problems(document, known))
-    if problems:
-        raise InputError("\n".join(problems))
     own = {cc: {**limits.get(cc, {}), **entry} for cc, entry in _limits(document.table("limits")).items()}
-    devices: dict[str, Device] = {}
+    devices, invalid = dict[str, Device](), set[str]()
     for identifier, entry in document.table("devices").items():
-        made = _device(document, identifier, entry, {**known, **devices}, {**limits, **own})
+        complete = isinstance(entry, dict) and str(entry.get("like")) not in invalid  # or else reported
+        made = _device(document, identifier, entry, {**known, **devices}, {**limits, **own}) if complete else []
         if isinstance(made, Device):
             devices[identifier] = made
         else:
-            problems.append(made)
+            invalid.add(identifier)
+            problems += made
     if problems:
         raise InputError("\n".join(problems))
     return devices
 
 
 def _problems(document: CatalogueFile, known: Mapping[str, Device]) -> Iterator[str]:
-    """Problems with keys, types, ranges and names, found before entries are combined."""
+    """Problems with keys, types, ranges and names, which need no other entry."""
     if not isinstance(document.parsed.value, dict) or not document.table("devices"):
         yield f"{document.path}:1: devices: missing; a device file is `devices: {{id: {{like: rtx4070, ...}}}}`"
         return
@@ -277,25 +277,25 @@ def _wrong_values(document: CatalogueFile, key: tuple[str, ...], entry: Entry) -
 
 def _device(
     document: CatalogueFile, identifier: str, entry: Entry, known: Mapping[str, Device], limits_of: dict[str, Entry]
-) -> Device | str:
-    """A device, or the problem with its entry; its own figures override those of `like` and of the architecture."""
+) -> Device | list[str]:
+    """A device, or problems that `_problems` does not find; its figures override `like` and the architecture."""
     key = ("devices", identifier)
     like = entry.get("like")
     base = known.get(str(like))
     if like is not None and base is None:
-        return document.problem((*key, "like"), f"no device {like!r}{nearest(str(like), known)}")
+        return [document.problem((*key, "like"), f"no device {like!r}{nearest(str(like), known)}")]
     given = "gfx" if "gfx" in entry or (base and base.gfx) else "cc"
     arch = str(entry[given]) if given in entry else base.cc if base else "missing"
     if arch not in limits_of:
         allowed = ", ".join(f'"{each}"' for each in limits_of if is_amd(each) == (given == "gfx"))
-        return document.problem((*key, given), f"{arch}, allowed: {allowed}")
+        return [document.problem((*key, given), f"{arch}, allowed: {allowed}")]
     limits = limits_of[arch]
     inherited: Entry = {**base.properties(), "name": base.name} if base else {"integrated": 0}
     later = limits if given in entry else {}
     merged: Entry = {**limits, **inherited, **later, **entry}
     missing = [name for name in ("name", *GIVEN) if name not in merged]
-    if missing:
-        return document.problem(key, f"missing {', '.join(missing)}")
+    if missing or any(_wrong_values(document, key, merged)):
+        return [document.problem(key, f"missing {', '.join(missing)}")] if missing else []
     titles = {name: str(text) for name, text in document.table("documents").items()}
     sourced = _sources(entry, titles)
     taken = {name: text for name, text in (base.sources if base else {}).items() if name not in {**entry, **later}}

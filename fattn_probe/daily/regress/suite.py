@@ -11,7 +11,7 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import find_files, read_text
 from fattn_probe.base.regex import problem_of
 from fattn_probe.base.yaml_lines import Key, YamlDocument, parse
-from fattn_probe.cases import MOST_REPEATS
+from fattn_probe.cases import MOST_REPEATS, shipped
 from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.cases import read_cases, told_apart
 from fattn_probe.cases.scenario.check import ENTRY_NAME, explain, nearest
@@ -58,7 +58,7 @@ class Entry(Spec):
     name: str = Field(default="", pattern=ENTRY_NAME)
     """Name of the entry's runs in the history, `SUITE/NAME`; empty for the suite itself."""
     scenarios: list[str] = Field(default=[])
-    """Scenario files and recorded cases, as paths or globs relative to the suite's file."""
+    """Scenario files and recorded cases: paths or globs relative to the suite's file, or names of shipped scenarios."""
     upstream: bool = False
     """Whether to add every case of the source's test-backend-ops, with fattn-probe's inputs and reference."""
     only: str = ""
@@ -145,7 +145,7 @@ def load_suite(path: Path) -> Suite:
         suite = Suite.model_validate(document.value)
     except ValidationError as error:
         raise InputError("\n".join(_mistakes(path, document, error))) from error
-    if problems := list(_entry_mistakes(path, document, suite.entries)):
+    if problems := [*_entry_mistakes(path, document, suite.entries), *_missing_scenarios(path, document, suite)]:
         raise InputError("\n".join(problems))
     return suite
 
@@ -178,6 +178,28 @@ def _entry_mistakes(path: Path, document: YamlDocument, entries: Sequence[Entry]
         first.setdefault(entry.name, line)
 
 
+def _missing_scenarios(path: Path, document: YamlDocument, suite: Suite) -> Iterator[str]:
+    """Yield messages about items of `scenarios` that match no file and no shipped name."""
+    for place, entry in [((), suite), *((("entries", number), entry) for number, entry in enumerate(suite.entries))]:
+        for number, item in enumerate(entry.scenarios):
+            key: Key = (*place, "scenarios", number)
+            try:
+                scenario_files(item, path.parent)
+            except InputError as error:
+                yield f"{path}:{document.line(key)}: {'.'.join(map(str, key))}: {error}"
+
+
+def scenario_files(item: str, folder: Path) -> list[Path]:
+    """The files that an item of `scenarios` matches, or else the shipped scenario of that name; InputError if none."""
+    if paths := find_files(folder, item):
+        return paths
+    by_name = {shipped.name_of("scenario", path): path for path in shipped.files("scenario")}
+    if item in by_name:
+        return [by_name[item]]
+    allowed = f"a path or pattern that matches files in {folder}, or a name from `fattn-probe scenario list`"
+    raise InputError(f"no scenario matches {item!r}{ALLOWED}{allowed}{nearest(item, list(by_name))}")
+
+
 def only_of(entry: Entry) -> str:
     """The name of the key `only` of an entry or a suite, for messages."""
     return f"`only` of {called(entry)}"
@@ -195,13 +217,9 @@ def cases_in(path: Path, changed: int) -> tuple[Case, ...]:
 
 
 def cases_of(entry: Entry, folder: Path) -> list[Case]:
-    """The cases of an entry's scenarios, in the order of the file; InputError if a pattern or name matches none."""
-    cases: list[Case] = []
-    for pattern in entry.scenarios:
-        paths = find_files(folder, pattern)
-        if not paths:
-            raise InputError(f"{called(entry)}: no scenario matches {pattern!r} in {folder}")
-        cases += [case for path in paths for case in cases_in(path, path.stat().st_mtime_ns)]
+    """The cases of an entry's scenarios, in the order of the file; InputError if an item or name matches none."""
+    paths = [path for item in entry.scenarios for path in scenario_files(item, folder)]
+    cases = [case for path in paths for case in cases_in(path, path.stat().st_mtime_ns)]
     by_name = {case.name: case for case in told_apart(cases)}
     if unknown := [name for name in entry.cases if name not in by_name]:
         near = nearest(unknown[0], list(by_name))

@@ -154,13 +154,15 @@ def is_uid(word: str) -> bool:
 
 
 def past_result(history: History, uid: str, name: str) -> PastResult:
-    """The result of a case in the run whose name begins with `uid`; raises InputError, which lists the failed cases."""
+    """The result of a case, or of the only failed case, in the run whose name begins with `uid`; or InputError."""
     run = history.run(uid)
     stored = history.cases(run)
+    failed = [result.name for result in history.results(run).values() if result.status == "fail"]
+    name = name or (failed[0] if len(failed) == 1 else "")
     if name not in stored:
-        failed = [result.name for result in history.results(run).values() if result.status == "fail"]
+        problem = f"has no case {name!r}" if name else "did not fail in exactly one case, and --case is missing"
         said = ", ".join(failed[:MOST_NAMES]) or "none"
-        raise InputError(f"run {run.uid[:8]} has no case {name!r}; choose one of the failed cases with --case: {said}")
+        raise InputError(f"run {run.uid[:8]} {problem}; the failed cases: {said}")
     identity = run.identity
     on = "gpu" if identity.engine == "cuda" else identity.device
     case, file = case_of(stored[name])

@@ -67,15 +67,18 @@ class Judgement:
 
     @property
     def reason(self) -> str:
-        """The reasons for the verdict and for the failed checks; first any doubt about a known defect."""
-        reasons = "; ".join([self.verdict.reason, *(check.reason for check in self.checks if check.fails)])
+        """The reasons for the verdict and for the failed checks, each once; first any doubt about a known defect."""
+        failed = [check.reason for check in self.checks if check.fails and check.reason not in self.verdict.reason]
+        reasons = "; ".join([self.verdict.reason, *failed])
         return f"{self.doubt}: {reasons}" if self.doubt else reasons
 
     @property
     def warning(self) -> str:
-        """The accuracy warning for a finite output that passes or is as designed; empty if there is none."""
+        """The accuracy warning for an output that passes or is as designed; empty if a failure's reason contains it."""
         accuracy, metrics, design = self.verdict.accuracy, self.verdict.metrics, self.verdict.design
         if accuracy is None or accuracy.passes or metrics is None or not metrics.all_finite:
+            return ""
+        if self.status is Status.FAIL and accuracy.reason in self.reason:
             return ""
         if design is None:
             return accuracy.reason if self.verdict.status is Status.PASS else ""

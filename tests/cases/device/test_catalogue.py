@@ -142,6 +142,9 @@ def test_several_mistakes_are_reported_together_with_their_lines(tmp_path):
     maxThreadsPerBlock: true
   h200: {like: h100}
   Bad Id: {like: h100}
+  typed: {like: rtx407}
+  short: {name: A, cc: "9.0", clockrate: 1}
+  second: {like: short}
 """,
     )
     assert lines[0].startswith(
@@ -150,8 +153,11 @@ def test_several_mistakes_are_reported_together_with_their_lines(tmp_path):
     assert lines[1] == "mine.yaml:5: devices.mine.warpSize: 0, expected an integer from 1 to 2147483647"
     assert lines[2].startswith("mine.yaml:6: devices.mine.maxThreadsPerBlock: True, expected an integer")
     assert lines[3] == "mine.yaml:7: devices.h200: this id is in the shipped catalogue; choose another"
-    assert lines[4].startswith("mine.yaml:8: devices.Bad Id: expected lower-case letters")
-    assert len(lines) == 5
+    assert lines[5].startswith("mine.yaml:8: devices.Bad Id: expected lower-case letters")
+    assert lines[4].startswith("mine.yaml:10: devices.short.clockrate: unknown key; nearest: clockRate")
+    assert lines[6] == "mine.yaml:9: devices.typed.like: no device 'rtx407'; nearest: rtx4070"
+    assert lines[7].startswith("mine.yaml:10: devices.short: missing multiProcessorCount, ")
+    assert len(lines) == 8
 
 
 @pytest.mark.parametrize(

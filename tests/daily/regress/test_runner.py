@@ -391,6 +391,8 @@ def test_a_filter_may_leave_an_entry_without_cases_but_not_all(suite):
         ("    flavour: check", "    flavour: check\n    sanitize: [address]", r":6: entries.0: flavour check cannot"),
         ("about: three entries", "about: three\nabout: four", r"three.yaml:3: "),
         ("version: 1", "version: [", r"three.yaml:\d+: not YAML"),
+        ("[a.yaml]\ncases", "[no/*.yaml]\ncases", r":3: scenarios.0: no scenario matches 'no/\*\.yaml', allowed: a p"),
+        ("[a.yaml]\n    only", "[gpa]\n    only", r"three.yaml:7: entries.0.scenarios.0: no .*did you mean 'gqa'"),
     ],
 )
 def test_mistakes_of_entries_are_named(suite, before, after, message):
@@ -400,19 +402,16 @@ def test_mistakes_of_entries_are_named(suite, before, after, message):
         load_suite(suite)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "message"),
-    [
-        ("n_kv=128]", "n_kv=129]", "its scenarios have no case 'a-n_q=2-n_kv=129'; did you mean 'a-n_q=2-n_kv=\\d+'"),
-        ("[a.yaml]\ncases", "[no/*.yaml]\ncases", r"no scenario matches 'no/\*\.yaml'"),
-    ],
-)
-def test_a_name_or_a_pattern_of_no_scenario(suite, before, after, message):
-    suite.write_text(SUITE.replace(before, after))
-    with pytest.raises(InputError, match=f"the suite: {message}"):
+def test_a_name_of_no_case(suite):
+    suite.write_text(SUITE.replace("n_kv=128]", "n_kv=129]"))
+    with pytest.raises(InputError, match=r"the suite: its scenarios have no case 'a-n_q=2-n_kv=129'; did you mean 'a-"):
         cases_of(load_suite(suite), suite.parent)
 
 
-def test_scenarios_by_an_absolute_pattern(suite):
+def test_scenarios_by_shipped_name_unless_a_file_has_that_name_and_by_an_absolute_pattern(suite):
+    suite.write_text("version: 1\nabout: x\nscenarios: [known-faults/k-stride, gqa]\n")
+    assert [case.scenario for case in cases_of(load_suite(suite), suite.parent)] == ["k-stride", "gqa"]
+    suite.with_name("gqa").write_text(SCENARIO)
+    assert len(cases_of(load_suite(suite), suite.parent)) > 2
     suite.write_text(f"version: 1\nabout: x\nscenarios: ['{suite.parent}/*.yaml']\nonly: ^a-\n".replace("*", "[a]"))
     assert len(cases_of(load_suite(suite), suite.parent)) == 4

@@ -425,14 +425,14 @@ IDENTITY = Identity("m", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "
 
 @pytest.fixture
 def found(tmp_path):
-    def make(*cases, identity=IDENTITY, suite="quick"):
+    def make(*cases, identity=IDENTITY, suite="quick", name=""):
         with open_history(tmp_path / "h.db") as history:
             run = history.begin(identity, suite)
             history.know([StoredCase.of(case) for case in cases], identity, [])
             for case in cases:
                 history.add(run, Result(case.name, case.digest, "fail"))
             history.end(run)
-            return past_result(history, run.uid[:8], cases[0].name if cases else "")
+            return past_result(history, run.uid[:8], name)
 
     return make
 
@@ -445,7 +445,7 @@ def test_cases_of_runs_are_found_as_they_were_run(found):
     past = found(gqa())
     assert past.case == gqa()
     assert (past.on, past.source, past.patches) == ("sim:h200", "pypi:x==1", ("faults/14628-fixup-layout",))
-    assert found(gqa(), suite="mine").case == gqa() and past.file == "gqa"
+    assert found(gqa(), suite="mine", name="gqa").case == gqa() and past.file == "gqa"
     few = found(gqa(), identity=replace(IDENTITY, device="sim:h200-5"), suite="quick/few-sms")
     assert str(parse_target(few.on, load_devices())) == few.on
     case = resolved(from_ops(OPS), OPS, "upstream")
@@ -459,8 +459,10 @@ def test_what_is_not_known_any_more_is_refused(found):
         found(other)
     with pytest.raises(InputError, match="which is not shipped"):
         found(gqa(), identity=replace(IDENTITY, patches="mine"))
-    with pytest.raises(InputError, match="has no case ''"):
+    with pytest.raises(InputError, match="not fail in exactly one case, and --case is missing; the failed cases: none"):
         found()
+    with pytest.raises(InputError, match="has no case 'gqb'; the failed cases: gqa"):
+        found(gqa(), name="gqb")
 
 
 @pytest.mark.network

@@ -148,8 +148,8 @@ def test_pairs_that_change_exchange_their_own_values(schedule):
 
 
 def test_amd_gpus_are_for_hip_programs_whose_faults_have_hips_words():
-    said = program(HERE / "prints.cu", "--on", "sim:mi300x", code=2).stderr
-    assert "is a CUDA program: AMD GPUs run HIP programs" in said
+    ended = program(HERE / "prints.cu", "--on", "sim:h200,sim:mi300x", code=2)
+    assert "is a CUDA program: AMD GPUs run HIP programs" in ended.stderr and not ended.stdout
     said = program(HERE / "stopped.hip", "--on", "sim:mi300x,sim:rx7900xtx", code=5).stdout
     assert said.count("trap: __trap() in") == 2
     said = program(HERE / "stopped.hip", "--on", "sim:mi50", "--", "large", code=5).stdout
