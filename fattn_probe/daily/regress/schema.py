@@ -141,8 +141,7 @@ def opened(path: Path, *, reading: bool = False) -> Iterator[sqlite3.Connection]
     """Open the database at `path`; creates or migrates it if needed. With `reading`, opens a current one read-only.
 
     Raises InputError for a folder, a file that is not a database, another program's database, a history from a newer
-    fattn-probe. Raises MachineError for a full disk or a history that may not be written, LostError for a lock that is
-    not released.
+    fattn-probe. Raises MachineError for a full disk or a history that may not be written, LostError for a held lock.
     """
     with translated(path):
         version = version_of(path)

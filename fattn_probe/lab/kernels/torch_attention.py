@@ -53,8 +53,7 @@ def attend(backend: str, asked: Arrays, target: Target, how: How) -> Attended:
     """The output of a backend, in f16, as PyTorch rounds it, without log-sum-exp.
 
     K and V are repeated for the heads that share them; this is not timed. InputError with PyTorch's reason if the
-    backend does not accept this op on this machine, if PyTorch is not installed, or if `sizes_of` or `device_for`
-    raises it.
+    backend does not accept this op on this machine, if PyTorch is missing, or if `sizes_of` or `device_for` raises it.
     """
     sizes, mask = sizes_of(asked), asked.mask
     if backend not in BACKENDS:

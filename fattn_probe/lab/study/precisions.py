@@ -57,8 +57,7 @@ def quantised(matrix: F32, rows: int) -> ScaledBlocks:
 def rotation(d: int, seed: int) -> F64:
     """A random orthogonal matrix, d x d: random signs, then a Hadamard transform.
 
-    If d is not a power of two, groups of columns are transformed, whose size is the largest power of two that divides
-    d.
+    If d is not a power of two, groups of columns are transformed; their size is the largest power of two dividing d.
     """
     size = d & -d
     hadamard = np.ones((1, 1))

@@ -86,8 +86,7 @@ def _split(draft: Draft, function: Function, *, bodies: Bodies) -> bool:
     """Move a kernel's body to a function of the same name in the namespace BODIES, which the kernel calls.
 
     The two can then be in different objects. For "all" and "kernels", that function has a body; for "kernels", the
-    kernel itself is omitted. Returns False for a kernel that stays unchanged, because a parameter has no name or has a
-    default.
+    kernel itself is omitted. Returns False, and changes nothing, if a parameter has no name or has a default.
     """
     first = template_of(draft, function.header)
     is_template = first != UNMATCHED

@@ -151,8 +151,7 @@ def in_place(spec: str, path: Path) -> Tree:
 def fetch_release(release: PypiSpec, folder: Path, *, progress: "Progress | None", unverified: bool) -> SourceEntry:
     """Download a release's sdist and unpack its tree; with `unverified`, the sdist may lack a sha256.
 
-    fattn-probe reads the index itself, because `pip download` would run the sdist's build backend, untrusted code, to
-    read its metadata.
+    fattn-probe reads the index itself, because `pip download` would run the sdist's build backend, which is untrusted.
     """
     from fattn_probe.llama.source.download import download, silent  # imports HTTP
     from fattn_probe.llama.source.index import find_sdist

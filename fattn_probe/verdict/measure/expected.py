@@ -89,9 +89,8 @@ class Design:
 class Held:
     """An output compared with the expected one.
 
-    `deviation` marks the wrong finite elements. `left` (n_seq, n_q, n_head) marks rows with neither a model
-    nor a prediction. `too_wide` marks rows that are judged only by a prediction so wide that an output of zeros would
-    be within it.
+    `deviation` marks the wrong finite elements. `left` (n_seq, n_q, n_head) marks rows with neither a model nor a
+    prediction. `too_wide` marks rows with only a prediction, so wide that an output of zeros would be within it.
     """
 
     design: Design

@@ -148,8 +148,7 @@ def read_trace(debugger: Debugger, plan: Document) -> Document:
     - at `accumulated`, after the last step, and at `sunk`, after the sums over lanes and the sinks: KQ_max, KQ_rowsum
       and VKQ_C
 
-    A float register is one number, a half2 register two: the bits of x and of y. A variable that could not be read is
-    missing.
+    A float register is one number, a half2 register two: the bits of x and of y. Unreadable variables are missing.
     """
     return _Reader(debugger, plan).read()
 

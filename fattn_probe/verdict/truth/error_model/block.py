@@ -35,8 +35,7 @@ class RowLogits:
     """Logits of rows, float32 (rows, n_kv).
 
     `values`: the softmax's input, -inf where masked. `raw`: before softcap and mask. `off`: the known error of `values`
-    from the kernel's own Q, K and tanh; None if there is none. `slope`: the softcap's derivative, None without a
-    softcap.
+    from the kernel's Q, K and tanh, or None. `slope`: the softcap's derivative, None without a softcap.
     """
 
     values: F32

@@ -36,8 +36,7 @@ ROWS = 4096
 class VecPlan(KernelPlan):
     """One launch: `threads_K` lanes share a row of K, and `threads_V` lanes share a row of V.
 
-    If K is floating-point, a lane takes runs of `run` neighbouring elements. With v_dot2_f32_f16, Q, P, V and VKQ are
-    f16.
+    If K is floating-point, a lane takes runs of `run` elements. With v_dot2_f32_f16, Q, P, V and VKQ are f16.
     """
 
     threads_K: int
