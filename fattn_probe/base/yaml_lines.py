@@ -12,7 +12,6 @@ MAX_NODES = 20_000
 MAX_DEPTH = 50
 TOO_MUCH = f"too many or too deeply nested values, allowed: {MAX_NODES} values, {MAX_DEPTH} deep"
 Key = tuple[str | int, ...]
-MERGE = "tag:yaml.org,2002:merge"
 OTHER_IN_1_2 = re.compile(r"[-+]?(0[0-7_]*[0-7]|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
 """Numbers that PyYAML (YAML 1.1) reads in base 8 or 60, unlike YAML 1.2."""
 
@@ -108,7 +107,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode, key: Key, document: YamlDo
         name = str(name_node.value)
         line = name_node.start_mark.line + 1
         dotted = ".".join(map(str, (*key, name)))
-        if name_node.tag == MERGE:
+        if name_node.tag == "tag:yaml.org,2002:merge":
             said = "merge keys are not supported, allowed: each key written out, or a whole value by its alias"
             document.mistakes.append(Mistake(line, f"{dotted}: {said}"))
             continue

@@ -147,7 +147,6 @@ class _Pages:
 VERSION = 1
 ADDRESSES = 1 << 47
 """The size of a process's address space in bytes, used as a limit on a tensor's number of elements."""
-TENSORS = ("Q", "K", "V", "mask", "sinks")
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +230,7 @@ def case_of(file: GgufFile) -> CaseFile:
     if file.fields.get("fattn.version") != VERSION:
         found = file.fields.get("fattn.version", "no such key")
         raise InputError(f"{file.path}: not a case file of fattn-probe (fattn.version: {found}, expected {VERSION})")
-    names = [name for name in TENSORS if f"fattn.{name}.root" in file.fields]
+    names = [name for name in ("Q", "K", "V", "mask", "sinks") if f"fattn.{name}.root" in file.fields]
     # The tensors of a case file, including those whose bytes are in the file of blocks.
     tensors = dict(file.tensors)
     for key in file.section("fattn.shared."):

@@ -108,9 +108,6 @@ class Case:
         return MaskShape(sizes.n_kv, sizes.n_q, sequences, self.recipe.seed, self.op.params.n_kv_max)
 
 
-_AS_IS = ("about", "tolerance", "inspect", "expect", "device")
-
-
 def expand(scenario: Scenario) -> list[Case]:
     """The cases of a scenario, in the order of its matrix; InputError if ggml or the op would reject one.
 
@@ -126,7 +123,7 @@ def expand(scenario: Scenario) -> list[Case]:
 def resolve(scenario: Scenario, name: str, file: str) -> Case:
     """The case of a checked scenario, without its matrix."""
     recipe = Recipe(scenario.mask, scenario.layout, scenario.data, scenario.seed)
-    same = {key: getattr(scenario, key) for key in _AS_IS}
+    same = {key: getattr(scenario, key) for key in ("about", "tolerance", "inspect", "expect", "device")}
     return Case(name=name, scenario=file, op=op_of(scenario), source=recipe, **same)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -13,7 +14,6 @@ from fattn_probe.cases.shipped import page
 from fattn_probe.daily.inspect.coverage import check
 from fattn_probe.daily.inspect.examine import Examined, WatchResult
 from fattn_probe.daily.inspect.facts import Facts, Value
-from fattn_probe.daily.inspect.tensors import as_text
 from fattn_probe.daily.inspect.view.show import facts_json, render, render_side_by_side, side_by_side, side_by_side_json
 from fattn_probe.machine.run.command import describe
 from fattn_probe.machine.run.outcome import Failed, Finding, Lost
@@ -45,7 +45,9 @@ def _render(item: Examined, verbose: bool) -> Iterator[RenderableType]:
             differs = f"{check['differing']} of {check['bytes']} bytes differ from the input, "
             said, style = (f"{differs}the first at {check['first']}", "red") if check["differing"] else (same, "")
             yield Text(f"{check['name']}: {said}", style)
-        yield from (Text(f"{wanted.text} =\n{as_text(values)}") for wanted, values in item.tensors.parts)
+        for wanted, values in item.tensors.parts:
+            numbers = np.array2string(values, precision=6, threshold=200, edgeitems=4, max_line_width=100)
+            yield Text(f"{wanted.text} =\n{numbers}")
         if item.tensors.file is not None:
             yield Text(f"capture: {item.tensors.file}", "dim")
     if item.watched is not None:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:  # a trace's modules take 0.1 s to import, and most inspection
 
 
 SHOWN = 12  # the most names that a refusal lists
-WATCH = "fattn_probe.daily.inspect.procedures.op:watch"
 THREAD = "simt::self == 0 || ({} == {} && {} == {})"
 
 
@@ -139,7 +138,7 @@ def watch(
         "thread": [] if simulated else [at.block, at.warp, at.lane or 0],
     }
     with inspector.place(case, inputs) as folder:
-        found = inspector.procedure(WATCH, plan, folder, target)
+        found = inspector.procedure("fattn_probe.daily.inspect.procedures.op:watch", plan, folder, target)
     if not isinstance(found, dict):
         return found
     return TypeAdapter(WatchResult).validate_python(found)

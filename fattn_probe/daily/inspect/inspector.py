@@ -34,7 +34,6 @@ from fattn_probe.machine.run.session import Session
 
 Ended = Ending | Unsupported
 Document = dict[str, Any]
-SUPPORT = "get_best_fattn_kernel"
 READ_OP = "fattn_probe.daily.inspect.procedures.op:read_op"
 DEBUGGERS = {"sim": "gdb", "cuda": "cuda-gdb"}
 Read = tuple[Facts | Ended, tuple[Decision, ...]]
@@ -192,7 +191,7 @@ class Inspector:
             require_debug_info(build.folder / "lib/libggml-cuda.so")
             # an unsupported op only reaches the backend's check for support, so walk from there
             functions = self.dispatch(build).functions
-            asked = next((each.location for each in functions if each.name.endswith(SUPPORT)), None)
+            asked = next((each.location for each in functions if each.name.endswith("get_best_fattn_kernel")), None)
             walk = plan["dispatch"] | ({"entry": asked} if asked else {})
             with self._debugging(programs, started, env, target) as debugging:
                 raw = self._run(debugging, READ_OP, plan | {"dispatch": walk})

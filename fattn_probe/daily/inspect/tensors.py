@@ -65,11 +65,6 @@ def part(values: Floats, wanted: Slice) -> Floats:
     return found
 
 
-def as_text(values: Floats) -> str:
-    """Format numbers as NumPy does, without the middle of a long axis."""
-    return np.array2string(values, precision=6, threshold=200, edgeitems=4, max_line_width=100, suppress_small=False)
-
-
 READ_TENSORS = "fattn_probe.daily.inspect.procedures.op:read_tensors"
 
 

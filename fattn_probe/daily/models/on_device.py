@@ -18,7 +18,6 @@ from fattn_probe.machine.run.prepare import KernelReader
 from fattn_probe.machine.run.session import Session
 
 SKIP_KERNELS = {"FATTN_PROBE_SKIP_KERNELS": "1"}
-LIBRARIES = "LD_LIBRARY_PATH"
 
 
 def place_of_model(target: Target) -> Target:
@@ -41,7 +40,7 @@ class OnDevice:
     @property
     def env(self) -> Mapping[str, str]:
         """The environment of fattn-capture, so that it finds cuBLAS."""
-        return {LIBRARIES: self.libraries} if self.libraries else {}
+        return {"LD_LIBRARY_PATH": self.libraries} if self.libraries else {}
 
 
 @dataclass

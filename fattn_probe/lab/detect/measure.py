@@ -45,7 +45,6 @@ DECISION = re.compile(r"\b(?:if|for|while)\b|\?")
 OPERATOR = re.compile(r"&&|\|\|")
 ASSERTING = re.compile(r"\b(?:GGML_ASSERT|GGML_ABORT|static_assert|assert|CUDA_CHECK)\b")
 """A correct program never takes the failing branch of these."""
-INSTALL_GCOV = "gcov, which comes with g++, is not installed; install it: `sudo apt install g++`"
 
 
 def link_notes(build: Build, counters: Path, kernels: Iterable[KernelCase]) -> None:
@@ -67,7 +66,7 @@ def counted(counters: Path, source: Path) -> Iterator[CountedLine]:
     """The counts of all objects with attention sources; `source` is the tree's ggml-cuda/ folder."""
     gcov = shutil.which("gcov")
     if gcov is None:
-        raise BuildError(INSTALL_GCOV)
+        raise BuildError("gcov, which comes with g++, is not installed; install it: `sudo apt install g++`")
     texts: dict[str, list[str]] = {}
     for notes in sorted(counters.rglob("*.gcno")):
         command = [gcov, "--json-format", "--stdout", "--branch-probabilities", notes.name]

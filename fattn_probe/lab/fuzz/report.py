@@ -239,9 +239,6 @@ def summary(run: FuzzRun) -> Iterator[str]:
         yield f"finding: {kind} on {on}, {count} case{'s' * (count > 1)}, such as {result.name}: {result.reason}"
 
 
-REQUIRED = ("hsk", "n_head", "n_q", "n_kv")
-
-
 def write_cases(cases: Sequence[Judged], folder: Path) -> Iterator[Path]:
     """Write `fuzz-TARGET.yaml` for each target to a folder; yields the paths. Cases are ordered by number."""
     make_folder(folder, "--keep")
@@ -258,7 +255,7 @@ def text_of(cases: Sequence[Judged], on: str) -> str:
     base = {
         "version": 1,
         "about": "random cases with a new pair of features",
-        **{key: settings[key] for key in REQUIRED},
+        **{key: settings[key] for key in ("hsk", "n_head", "n_q", "n_kv")},
     }
     head = yaml.safe_dump(base | {"device": on}, sort_keys=False)
     lines = []

@@ -94,7 +94,6 @@ PACKAGES = {
 
 
 LLAMA = "llama"
-OURS = ("naive", "tiled")
 
 
 KNOWN = (
@@ -129,7 +128,7 @@ def contenders_of(words: Sequence[str], report: Report = silent) -> list[Contend
 
 def contender_of(word: str, report: Report) -> Contender:
     """The contender with a given name."""
-    if word in OURS:
+    if word in ("naive", "tiled"):
         return shipped(word, report)
     if word in PACKAGES:
         return PACKAGES[word]

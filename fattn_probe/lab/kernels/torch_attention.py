@@ -100,7 +100,6 @@ def visible(mask: Floats | None, n_q: int, n_kv: int, *, causal: bool) -> Halves
 
 TRITON = "triton"
 INTERPRET = "TRITON_INTERPRET"
-KERNEL = "fattn_probe.lab.kernels.triton_kernel"
 INTERPRETED = {"ROWS": 64, "COLUMNS": 64}
 
 
@@ -119,7 +118,7 @@ def attend_in_triton(asked: Arrays, target: Target, how: How) -> Attended:
     if not torch.cuda.is_available():
         os.environ[INTERPRET] = "1"
     load("triton", TRITON)
-    kernel = load(KERNEL, TRITON)
+    kernel = load("fattn_probe.lab.kernels.triton_kernel", TRITON)
     if interpreted and not kernel.is_interpreted():
         raise InputError(f"Triton compiles for this computer's GPU; with {INTERPRET}=1 it interprets instead")
     if kernel.is_interpreted() and not interpreted:

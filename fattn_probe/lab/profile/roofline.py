@@ -12,8 +12,6 @@ import yaml
 from fattn_probe.cases.device import Device
 from fattn_probe.llama.launch.record import LaunchRecord
 
-PEAKS = "peaks.yaml"
-
 
 @dataclass(frozen=True)
 class Roof:
@@ -67,7 +65,7 @@ class Point:
 @cache
 def peaks() -> MappingProxyType[str, dict[str, float]]:
     """The known peaks of GPUs by id."""
-    text = (files("fattn_probe.lab.profile") / PEAKS).read_text()
+    text = (files("fattn_probe.lab.profile") / "peaks.yaml").read_text()
     return MappingProxyType(yaml.safe_load(text))
 
 

@@ -158,9 +158,7 @@ PRELUDE = "native/sim/program/prelude.h"
 NVCC_FLAGS = {"release": ("-O3", "-lineinfo"), "debug": ("-G", "-g", "-O0")}
 # libcu++ (cuda/std/) would read CUDA's own cuda_fp16.h for its overloads, in addition to the simulator's header.
 LIBCUXX = ("-DCCCL_DISABLE_FP16_SUPPORT",)
-LIBRARIES = ("-lm", "-ldl", "-lpthread")
 PLACE = re.compile(r"^(?P<file>/.*?):(?P<line>\d+):\d+: ", re.MULTILINE)
-NO_MAIN = "undefined reference to `main'"
 
 
 @dataclass(frozen=True)
@@ -274,7 +272,7 @@ class Maker:
         )
         simulator = [self.compile_step(f"native/{name}", f"obj/{name}.o", flags.native(name)) for name in SIMULATOR]
         objects = tuple(step.output for step in (own, *simulator))
-        link = (self.toolchain.cxx, "-rdynamic", *objects, *LIBRARIES, "-o", target)
+        link = (self.toolchain.cxx, "-rdynamic", *objects, "-lm", "-ldl", "-lpthread", "-o", target)
         return [own, *simulator, BuildStep("link", target, objects, link)]
 
     def nvcc_steps(self, program: Program, target: str) -> list[BuildStep]:
@@ -355,7 +353,7 @@ def copy_of(path: Path) -> str:
 
 def explained(error: BuildError, program: Program, rewritten: dict[Path, Rewritten]) -> BuildError | InputError:
     """A compiler's errors in the user's terms: without columns in rewritten lines, and without the renamed main()."""
-    if NO_MAIN in str(error):
+    if "undefined reference to `main'" in str(error):
         return InputError(f"{program.path} has no main()")
     as_written = {path: (program.texts[path].splitlines(), file.text.splitlines()) for path, file in rewritten.items()}
 

@@ -23,7 +23,6 @@ from fattn_probe.machine.run.outcome import FAULT_CODE, Finding, checker_finding
 from fattn_probe.machine.run.runner import LAUNCHES_ENV
 from fattn_probe.machine.run.simulator import Simulation
 
-FINDINGS_ENV = "FATTN_PROBE_FINDINGS"
 REFUSED = '{"refused":'
 
 
@@ -60,7 +59,7 @@ def execute(executable: Executable, target: Target, settings: ProgramSettings, s
     with scratch() as folder:
         launches, findings = folder / "launches", folder / "findings"
         env = environment(executable, target, simulation)
-        env |= {LAUNCHES_ENV: str(launches), FINDINGS_ENV: str(findings)}
+        env |= {LAUNCHES_ENV: str(launches), "FATTN_PROBE_FINDINGS": str(findings)}
         argv: list[str | Path] = [executable.path, *settings.arguments]
         try:
             if settings.keeps_output:

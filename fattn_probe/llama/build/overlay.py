@@ -56,7 +56,6 @@ from fattn_probe.llama.source.tree import digest_files
 ERRORS = "surrogateescape"  # comments in a tree may not be UTF-8
 OVERLAY_STAMP = "overlay.stamp"  # in a build folder: a digest of the overlay's state when it was written
 OWN_CASES = "/fattn-probe-"  # occurs in the paths of generated files in the overlay
-CUDA_SUFFIXES = (".cu", ".cuh", ".h")
 ATTENTION = "fattn"
 REWRITTEN = Kind("rewritten", "the rewritten file")
 Task = tuple[str, str, Style]  # a file to rewrite: its text, its name, and how to rewrite it
@@ -208,7 +207,7 @@ def rewrite_files(paths: Iterable[Path], style: Style) -> None:
     """
     tasks = dict[Path, Task]()
     for path in paths:
-        if path.suffix in CUDA_SUFFIXES:
+        if path.suffix in (".cu", ".cuh", ".h"):
             text, is_common = path.read_text(errors=ERRORS), style.apart and path.name == COMMON
             made: dict[str, Bodies] = {"": "device" if is_common else style.bodies}
             if style.apart and path.name.startswith(ATTENTION):

@@ -55,7 +55,10 @@ def precompiled(folder: Path, plan: Plan, env: Mapping[str, str], compilers: Seq
     try:
         for name, steps in missing.items():
             link = folder / "overlay" / CUDA / f"{name}.gch"
-            words = command_of(name, steps[0].command)
+            command = steps[0].command  # a kernel's; it becomes the header's, without the output
+            words = [word for word in command[: command.index("-MD")] if word != "ccache"]
+            words[(at := words.index(name)) - 1 : at + 1] = []
+            words[-1:] = ["c++-header", f"overlay/{CUDA}/{name}", "-o"]
             line = (folder / steps[0].inputs[0]).read_text().partition("\n")[0]
             key = hexdigest("\0".join((*words, line, *compilers)))
             if len(steps) >= FEW or PRECOMPILED.place(key).is_dir():
@@ -68,13 +71,6 @@ def precompiled(folder: Path, plan: Plan, env: Mapping[str, str], compilers: Seq
     finally:
         for link in links:
             link.unlink(missing_ok=True)
-
-
-def command_of(name: str, kernel: Sequence[str]) -> list[str]:
-    """The command that precompiles our header, from a kernel's compile command; the caller appends the output."""
-    words = [word for word in kernel[: kernel.index("-MD")] if word != "ccache"]
-    words[(at := words.index(name)) - 1 : at + 1] = []
-    return [*words[:-1], "c++-header", f"overlay/{CUDA}/{name}", "-o"]
 
 
 def make(folder: Path, command: Sequence[str], env: Mapping[str, str], made: Path) -> None:

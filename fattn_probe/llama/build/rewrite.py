@@ -27,8 +27,7 @@ from fattn_probe.llama.build.rewrite_kernels import (
     rewrite_pointers,
 )
 from fattn_probe.llama.build.rewrite_products import rewrite_products
-from fattn_probe.llama.build.rewrite_shared import rewrite_shared
-from fattn_probe.llama.build.rewrite_vectors import rewrite_vectors
+from fattn_probe.llama.build.rewrite_shared import rewrite_shared, rewrite_vectors
 from fattn_probe.llama.cxx.functions import device_spans
 from fattn_probe.llama.cxx.tokens import Draft, draft_of, tokenize
 

@@ -6,7 +6,6 @@ from itertools import pairwise
 
 from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft
 
-KEYWORDS = ("asm", "__asm__", "__asm")
 QUALIFIERS = frozenset({"volatile", "__volatile__", "goto", "inline"})
 ALIKE = (
     (r"\.L2::\d+B", ""),  # a hint about how much the L2 cache fetches, without effect here
@@ -105,7 +104,7 @@ def _call(draft: Draft, statement: AsmStatement, functions: list[str]) -> None:
 def rewrite_asm(draft: Draft, known_ptx: frozenset[str]) -> tuple[tuple[str, int], ...]:
     """Replace inline PTX by calls to `simt::ptx`; returns the instructions (mnemonic, line) that `simt::ptx` lacks."""
     unknown = []
-    starts = sorted(index for keyword in KEYWORDS for index in draft.where.get(keyword, ()))
+    starts = sorted(index for keyword in ("asm", "__asm__", "__asm") for index in draft.where.get(keyword, ()))
     for statement in filter(None, (parse_asm(draft, start) for start in starts)):
         texts = ["".join(_literal(draft.words[index]) for index in group) for group in statement.strings]
         operands = None if statement.partly else len(statement.operands)

@@ -9,7 +9,6 @@ from fattn_probe.llama.cxx.functions import BODIES, Function, functions, functio
 from fattn_probe.llama.cxx.includes import INCLUDE
 from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft, Span
 
-TAKES_A_KERNEL = ("cudaLaunchKernel", "cudaFuncSetAttribute", "cudaFuncSetCacheConfig")
 NEEDED = frozenset({"__host__", "constexpr", "auto"})
 """Words of device functions that must keep their bodies, because launch bounds or a return type depend on the body."""
 Bodies = Literal["all", "device", "kernels", "none"]
@@ -171,7 +170,7 @@ def rewrite_pointers(draft: Draft) -> None:
     The simulator needs the kernel's type, which has the types of its arguments.
     """
     casts = [(*edge, type_) for type_ in VOID_POINTERS for edge in ((["("], [")"]), (["reinterpret_cast", "<"], [">"]))]
-    for name in TAKES_A_KERNEL:
+    for name in ("cudaLaunchKernel", "cudaFuncSetAttribute", "cudaFuncSetCacheConfig"):
         for index in draft.where.get(name, ()):
             for opening, closing, type_ in casts:
                 stop = index + 2 + len(opening) + len(type_) + len(closing)

@@ -9,15 +9,13 @@ from fattn_probe.base.digest import hexdigest
 PACKAGE = Path(__file__).parents[2]
 NATIVE = PACKAGE / "native"
 CXX = PACKAGE / "llama/cxx"
-NATIVE_FOLDERS = ("cublas", "cuda", "models", "runner", "sim")
-NATIVE_SUFFIXES = (".h", ".hpp", ".cuh", ".cpp", ".inc", "")
 
 
 def own_files() -> Iterator[Path]:
     """fattn-probe's own files on which builds depend: native/ without its data, and the code of build/ and cxx/."""
-    for folder in NATIVE_FOLDERS:
+    for folder in ("cublas", "cuda", "models", "runner", "sim"):
         for path in sorted((NATIVE / folder).rglob("*")):
-            if path.is_file() and path.suffix in NATIVE_SUFFIXES:
+            if path.is_file() and path.suffix in (".h", ".hpp", ".cuh", ".cpp", ".inc", ""):
                 yield path
     for room in (Path(__file__).parent, CXX):
         yield from sorted(room.glob("*.py"))

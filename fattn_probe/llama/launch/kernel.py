@@ -9,8 +9,6 @@ from fattn_probe.llama.launch.families import BY_KERNEL, MMA_F16, Family
 from fattn_probe.llama.launch.name import parse_kernel_name
 from fattn_probe.llama.launch.record import Dim3, LaunchRecord
 
-MASK_SCAN = "flash_attn_mask_to_KV_max"
-
 
 @dataclass(frozen=True)
 class AttentionKernel:
@@ -89,7 +87,7 @@ def attention_of(launches: Sequence[LaunchRecord], arch: int, constants: Constan
         sums_in_f32=family is MMA_F16
         and (constants.cdna_in_f32 if is_cdna(arch) else AMD <= arch < RDNA4 and DV % 32 != 0),
         max_offset=constants.max_offset,
-        scanned=any(launch.kernel == MASK_SCAN for launch in launches),
+        scanned=any(launch.kernel == "flash_attn_mask_to_KV_max" for launch in launches),
     )
 
 

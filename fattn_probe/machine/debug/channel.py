@@ -24,8 +24,6 @@ from pygdbmi.gdbmiparser import parse_response
 from fattn_probe.base.process import describe_code
 from fattn_probe.machine.debug.protocol import DebuggerError
 
-PROMPT = "(gdb)"
-
 
 @dataclass(frozen=True)
 class Reply:
@@ -76,7 +74,7 @@ def read_reply(token: int | None, lines: Iterable[str]) -> Reply:
             result = parse_response(line)
             if result["message"] == "exit":
                 break
-        elif line.rstrip() == PROMPT:
+        elif line.rstrip() == "(gdb)":
             if result is not None:
                 break
         else:

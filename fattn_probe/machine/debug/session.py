@@ -52,7 +52,6 @@ SETTINGS = (
     "print entry-values no",
 )
 """Settings for every session; a debugger skips those that it does not know."""
-NOT_PERMITTED = "ptrace: Operation not permitted"
 PERMIT = "in a container, start it with --cap-add=SYS_PTRACE; elsewhere, /proc/sys/kernel/yama/ptrace_scope forbids it"
 IN_FLIGHT = 3000  # bytes of unanswered commands: less than the terminal's buffer of 4096 bytes, so no write can block
 LAST_WORDS = 20  # lines of the program's output in a message
@@ -218,7 +217,7 @@ class DebugSession:
         except TimeoutError as error:
             tail = self._channel.tail()
             raise self._lose(f"{self._doing} timed out after {deadline:g} s{self._place()}", tail) from error
-        if NOT_PERMITTED in reply.log:
+        if "ptrace: Operation not permitted" in reply.log:
             raise self._lose(f"{self.debugger[0]} may not trace a program here: {PERMIT}", self._channel.tail())
         return reply
 

@@ -15,7 +15,6 @@ from fattn_probe.machine.run.outcome import Lost, Missing, Ran, RunOutcome, Unsu
 from fattn_probe.machine.run.runner import RunFiles, RunnerEndedError, SharedRunner
 from fattn_probe.machine.run.session import Session
 
-KEEP = "--keep"
 ENDED = "the process ended"
 MOST_SHRUNK = 3
 """The number of cases whose order is shrunk, which takes dozens of processes per case."""
@@ -61,7 +60,7 @@ class Line:
         """
         command = self.session.command(self.target, RUNNER)
         env = {**(command.env or {}), **({"FATTN_PROBE_SIM_REUSE": "1"} if self.reuse else {})}
-        command = replace(command, words=(*command.words, KEEP), env=env)
+        command = replace(command, words=(*command.words, "--keep"), env=env)
         with SharedRunner() as shared:
             for name in names:
                 try:

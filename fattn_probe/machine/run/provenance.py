@@ -6,7 +6,6 @@ import re
 from importlib import metadata
 from pathlib import Path
 
-PACKAGES = ("fattn-probe", "numpy", "gguf")
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 DRIVER = re.compile(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", re.MULTILINE)
 
@@ -14,7 +13,7 @@ DRIVER = re.compile(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", re.MULTILINE)
 @functools.cache
 def versions() -> dict[str, str]:
     """The versions of this package, of the packages that generate inputs, and of Python."""
-    return {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}
+    return {name: version(name) for name in ("fattn-probe", "numpy", "gguf")} | {"python": platform.python_version()}
 
 
 @functools.cache

@@ -27,7 +27,6 @@ from fattn_probe.verdict.judge.origin import Probe, ReleaseRange, SourceOrigin
 from fattn_probe.verdict.truth.reference.adapter import stored_rows
 from fattn_probe.verdict.truth.rounding_model.tile import scanned_ends
 
-CATALOGUE = "known-defects.yaml"
 UPSTREAMS = "a known defect of llama.cpp"
 UNKNOWN_RELEASE = "the code has it, but not every release does, and the release of this source is unknown"
 UNPROBED = "to tell whether the code that ran has it, fattn-probe needs"
@@ -244,7 +243,7 @@ def unaligned(op: Op, names: str, size: int) -> bool:
 @cache
 def defects() -> Mapping[str, Defect]:
     """The catalogue, by id."""
-    entries = yaml.safe_load((files("fattn_probe.verdict.judge") / CATALOGUE).read_text())
+    entries = yaml.safe_load((files("fattn_probe.verdict.judge") / "known-defects.yaml").read_text())
     return MappingProxyType({id: Defect.model_validate(entry | {"id": id}) for id, entry in entries.items()})
 
 

@@ -25,8 +25,6 @@ from fattn_probe.llama.source.patches import Patch, plan
 from fattn_probe.llama.source.spec import UPSTREAM, GitSpec, PypiSpec, builds, parse_spec
 from fattn_probe.machine.run.session import Session
 
-ANYTHING = "..."
-
 
 @dataclass(frozen=True)
 class Code:
@@ -72,7 +70,7 @@ def bodies_of(text: str) -> Mapping[str, str]:
 def pattern_of(fragment: str) -> re.Pattern[str]:
     """The pattern of a fragment in tokens separated by spaces; `...` matches one token or more."""
     words = [token.text for token in tokenize(fragment) if token.kind in CODE_KINDS]
-    inner = r"\s".join(".*?" if word == ANYTHING else re.escape(word) for word in words)
+    inner = r"\s".join(".*?" if word == "..." else re.escape(word) for word in words)
     return re.compile(rf"(?<!\S){inner}(?!\S)")
 
 

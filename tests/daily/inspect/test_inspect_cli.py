@@ -253,7 +253,7 @@ def test_the_live_debugger_refuses_a_place_that_is_not_there(place, said):
     assert said in done.stderr
 
 
-@pytest.mark.night  # CI follows faults to dst in test_trace_to_the_end.py
+@pytest.mark.night  # CI follows faults to dst in test_trace_sim.py
 def test_a_fault_after_the_last_step_is_named():
     words = (SINKS, "--on", "sim:h200", "--trace", "--patch", FAULTS / "15157-sinks-twice.patch")
     done = inspect(*words, code=5)

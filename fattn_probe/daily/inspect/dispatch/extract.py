@@ -78,7 +78,6 @@ class Dispatch:
     parameters: Mapping[str, tuple[str, ...]]
 
 
-ABORT = "GGML_ABORT"
 TEMPLATE = re.compile(r"(?<=\w)< +")
 HEADED = frozenset({"if", "if constexpr", "switch", "while"})
 
@@ -271,7 +270,7 @@ class Extract:
             return self.reader.text(start, stop) if stop > start + 1 else ""
         if statement.kind != "plain" or stop <= start or words[stop - 1] != ")":
             return ""
-        if words[start] == ABORT:
+        if words[start] == "GGML_ABORT":
             return self.reader.text(start, stop)
         opener = mates[stop - 1]
         if words[opener + 1] != "ctx" or words[opener + 2] not in (",", ")"):

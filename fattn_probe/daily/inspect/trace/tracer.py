@@ -39,7 +39,6 @@ from fattn_probe.verdict.truth.reference.adapter import Inputs
 ABOUT = ("case", "source", "build_number", "device")
 TRACE_OP = "fattn_probe.daily.inspect.procedures.warp:trace_op"
 READ_LANES = "fattn_probe.daily.inspect.procedures.warp:read_lanes"
-READ_ROW = "fattn_probe.daily.inspect.procedures.warp:read_row"
 LEAST_OF_CDNA2 = 2.0**-14
 """The smallest magnitude of a factor that a matrix instruction of CDNA2 does not flush to 0."""
 STAGES_A_PART = 3  # KQ_max, row sum and VKQ that a block stores
@@ -125,7 +124,7 @@ class Tracer:
 
     def in_memory(self, stored: StoredRow) -> tuple[tuple[Stage, ...], tuple[str, ...]]:
         """The parts of a row that blocks store, and dst; and the reason if the program ended early."""
-        document = self._procedure(READ_ROW, {"parts": stored.plan()})
+        document = self._procedure("fattn_probe.daily.inspect.procedures.warp:read_row", {"parts": stored.plan()})
         return tuple(stored.stages(document, self._places)), tuple(document["stopped"])
 
     def model(self, launches: Sequence[LaunchRecord] = ()) -> tuple[tuple[ModelledRows, Geometry] | None, str]:

@@ -14,11 +14,10 @@ from fattn_probe.base.arrays import F32, F64, I64, Bools, Floats, Indices, above
 from fattn_probe.cases.op import Op
 from fattn_probe.llama.launch.tiles import Tile
 from fattn_probe.verdict.truth.error_model.block import Block, RowErrors, RowLogits
-from fattn_probe.verdict.truth.error_model.hyperbolic import tanh_error
 from fattn_probe.verdict.truth.error_model.kernel import Kernel, Pieces, pieces_of, steps_of
 from fattn_probe.verdict.truth.error_model.operands import QK8_1, KVMoments, QRows, parts_of
 from fattn_probe.verdict.truth.error_model.prediction import Heads, Prediction, largest_unsampled_loss, why
-from fattn_probe.verdict.truth.error_model.rounding import HALF, OwnError, own_error
+from fattn_probe.verdict.truth.error_model.rounding import HALF, OwnError, own_error, tanh_error
 from fattn_probe.verdict.truth.reference.attention import alibi_slopes
 
 Tensors = Mapping[str, Any]

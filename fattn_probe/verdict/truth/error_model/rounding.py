@@ -1,11 +1,14 @@
-"""The error of one rounding to nearest: its mean and mean square, given the increment and the sum.
+"""The error of one rounding to nearest, given the increment and the sum; the measured error of tanh.approx.f32.
 
 Sources: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., ch. 2 (the model) and 4 (sums); Widrow and
 Kollar, Quantization Noise, ch. 4 and 5 (the Fourier series of a quantiser's error for a Gaussian input).
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 
 import numpy as np
 import numpy.typing as npt
@@ -141,3 +144,24 @@ def _upper_tail(x: Floats) -> Floats:
     t = 1 / (1 + 0.3275911 / np.sqrt(2) * x)
     series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
     return np.asarray(series * np.exp(-(x**2) / 2) / 2)
+
+
+TANH_LEAST = -8
+"""Exponent of the first binade in the table of tanh.approx.f32; below it, the result is x."""
+
+
+@cache
+def _tanh_table() -> F32:
+    """Mean errors (binades, parts of a binade) from the instruction's results on Hopper, stored in units of 1e-10."""
+    text = files("fattn_probe.verdict.truth.error_model").joinpath("tanh.json").read_text()
+    return np.array(json.loads(text), np.float32) * np.float32(1e-10)
+
+
+def tanh_error(x: F32) -> F32:
+    """tanh.approx(x) - tanh(x), which depends on x alone, as a mean over 1/64 of a binade."""
+    table = _tanh_table()
+    significand, exponent = np.frexp(np.abs(x))
+    binade = exponent - 1 - TANH_LEAST
+    part = ((binade + 2 * significand - 1) * table.shape[1]).astype(np.intp)
+    error = np.where(binade < len(table), table.take(part, mode="clip") * np.sign(x), 0)
+    return np.asarray(np.where(binade < 0, x**3 / 3, error).astype(np.float32))

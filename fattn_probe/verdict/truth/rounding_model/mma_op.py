@@ -22,8 +22,6 @@ from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands
 COLUMNS = 256
 """Columns computed together: enough for long vectors, few enough to keep several cores busy."""
 
-BATCHED = ("Q", "K", "V", "mask", "slope", "sink", "begins")
-
 
 @dataclass(frozen=True)
 class Batch:
@@ -132,7 +130,7 @@ def _side_by_side(columns: Sequence[Columns]) -> Columns:
     if len(columns) == 1:
         return columns[0]
     joined: dict[str, Any] = {}
-    for name in BATCHED:
+    for name in ("Q", "K", "V", "mask", "slope", "sink", "begins"):
         parts = [getattr(each, name) for each in columns]
         joined[name] = None if parts[0] is None else np.concatenate(parts)
     return replace(columns[0], **joined)

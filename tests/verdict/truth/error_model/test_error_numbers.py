@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 
 from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.verdict.truth.error_model import rounding
 from fattn_probe.verdict.truth.error_model.accumulate import Chains, accumulate
 from fattn_probe.verdict.truth.error_model.block import RowErrors
-from fattn_probe.verdict.truth.error_model.hyperbolic import tanh_error
 from fattn_probe.verdict.truth.error_model.kernel import Sinking
 from fattn_probe.verdict.truth.error_model.predict import predict_rows
 from fattn_probe.verdict.truth.error_model.prediction import Prediction
@@ -220,7 +220,7 @@ def functions():
     x = np.concatenate([[0.0], *powers, [1e9]])
     yield "added", dict(zip(("mean", "square"), added_error(means, deviations), strict=True))
     yield "bias", {"": largest_bias(np.linspace(0, 0.8, 30))}
-    yield "tanh", {"": tanh_error(x.astype(np.float32))}
+    yield "tanh", {"": rounding.tanh_error(x.astype(np.float32))}
 
 
 PARTS = {"functions": functions, "sums": sums, "sinks": sinks, "kernels": kernels}

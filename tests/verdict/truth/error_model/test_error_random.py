@@ -8,8 +8,7 @@ from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.session import RunOptions, Session
-from tests.verdict.truth.error_model.calibration import held
-from tests.verdict.truth.error_model.random_cases import random_cases
+from tests.verdict.truth.error_model.calibration import held, random_cases
 
 pytestmark = [pytest.mark.build, pytest.mark.network, pytest.mark.night]
 

@@ -7,8 +7,7 @@ from math import erf, exp, pi, sqrt
 import numpy as np
 import pytest
 
-from fattn_probe.verdict.truth.error_model.hyperbolic import tanh_error
-from fattn_probe.verdict.truth.error_model.rounding import HALF, NARROW, SINGLE, added_error, own_error
+from fattn_probe.verdict.truth.error_model.rounding import HALF, NARROW, SINGLE, added_error, own_error, tanh_error
 
 
 def test_one_rounding_has_the_mean_square_of_a_binade_and_ulp_is_the_distance_of_neighbours():
