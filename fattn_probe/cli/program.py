@@ -62,7 +62,7 @@ def program(
             raise InputError("program --on cpu: a CUDA program needs a GPU, simulated (sim:ID) or real (gpu)")
         if compiling.check and target.engine == "cuda":
             raise InputError("--check is for simulated GPUs; on a GPU, run the program under compute-sanitizer")
-        check_vendor(chosen, target)
+        check_vendor(chosen, target.device.arch if target.device else "")
     if gdb and compiling.check:
         raise InputError("--gdb and --check need different builds: choose one")
     if gdb and len(targets) > 1:

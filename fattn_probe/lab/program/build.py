@@ -116,9 +116,9 @@ def check_supported(program: Program) -> None:
         raise InputError("\n".join(["this program needs features that the simulator lacks:", *found]))
 
 
-def check_vendor(program: Program, target: Target) -> None:
+def check_vendor(program: Program, arch: str) -> None:
     """InputError if a CUDA program is to run on an AMD GPU."""
-    if target.device is not None and target.device.gfx and not program.hip:
+    if is_amd(arch) and not program.hip:
         raise InputError(f"{program.path} is a CUDA program: AMD GPUs run HIP programs (#include <{HIP}>)")
 
 
@@ -229,6 +229,7 @@ class Maker:
     def rewritten(self, program: Program) -> dict[Path, Rewritten]:
         """The program's files as C++, by their own paths."""
         check_supported(program)
+        check_vendor(program, self.arch)
         known, style = known_ptx(), Style(program.fast_math, whole=True, unrolls=self.flavour == "count")
         return {path: rewrite(text, path.name, known, style) for path, text in program.texts.items()}
 
