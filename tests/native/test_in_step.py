@@ -23,8 +23,7 @@ PLAIN = {"FATTN_PROBE_SIM_IN_STEP": "1", "FATTN_PROBE_SIM_PORTABLE": "1"}
 
 
 def output(session, case, device):
-    capture = captured(session, case, target(f"sim:{device}"))
-    return capture.dst
+    return captured(session, case, target(f"sim:{device}")).dst
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Cases to keep, by the features of their launches; and shrinking, on predicates that stand for a kernel's fault."""
+"""Cases to keep, shrinking on predicates that stand for a kernel's fault, and `fattn-probe fuzz` as a user runs it."""
 
 import json
 from dataclasses import replace
@@ -16,6 +16,7 @@ from fattn_probe.lab.fuzz.scenarios import FLOATS, case_of, checked, draw
 from fattn_probe.machine.run.outcome import Finding
 from fattn_probe.machine.run.session import RunOptions
 from fattn_probe.verdict.judge.bitwise import Check
+from tests.cli.test_cli import probe
 from tests.made import H200, target
 
 GQA = {
@@ -198,3 +199,21 @@ def test_without_time_each_failure_is_its_own_smallest():
     failures = [smallest.FuzzFailure(kind, SETTINGS, result, job) for result in results]
     found = list(smallest.shrunk(failures, 2, 0))
     assert sorted(found, key=lambda one: one.result.name) == failures
+
+
+@pytest.mark.build
+@pytest.mark.slow
+@pytest.mark.network
+def test_a_planted_fault_is_found_shrunk_and_shown_by_its_scenario(tmp_path):
+    patch = ("--patch", "fault-tail-queries")
+    folder = tmp_path / "findings"
+    words = ("fuzz", "--cases", "2", "--seed", "41", "--new-kernels", "0", *patch, "--findings", str(folder), "--json")
+    found = json.loads(probe(*words, code=5).stdout)
+    assert found["cases"] == 2
+    (file, *_) = sorted(folder.glob("*.yaml"))
+    assert any(item["family"] == "mma_f16" and "out-of-bounds" in item["what"] for item in found["findings"])
+    for item in found["findings"]:
+        if item["family"] == "mma_f16" and "out-of-bounds" in item["what"]:
+            assert item["scenario"].keys() <= {"hsk", "hsv", "n_head", "n_head_kv", "n_q", "n_kv", "mask", "layout"}
+    assert load(file).device == "sim:h200"
+    probe("compare", str(file), *patch, code=5)

@@ -1,6 +1,7 @@
-"""Builds in the cache: a damaged file is made again, and a finished build is served without a compiler or a write."""
+"""Builds in the cache: damaged files are made again, a finished one needs no compiler, and `prune` removes old ones."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -10,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.base.cache import Growth, lock_beside
+from fattn_probe.base.cache import Growth, lock_beside, part
 from fattn_probe.base.errors import BuildError, MachineError
 from fattn_probe.llama.build import BuildRequest, ensure, make, toolchain
 from fattn_probe.llama.build.ninja import run_ninja
+from fattn_probe.llama.build.storage import prune, read_storage
 from tests.as_user import fattn_probe
 from tests.llama.build.tree import make_tree
 
@@ -196,3 +198,81 @@ def test_a_disk_that_fills_up_while_headers_are_copied(tmp_path, monkeypatch):
         assert "cannot be written: No space left on device" in done.stderr
         assert len(done.stderr.splitlines()) == 1
         assert list((disk / "parts").iterdir()) == []
+
+
+DAY = 86400
+
+
+@pytest.fixture
+def stored(tmp_path, monkeypatch):
+    """A cache with a build of today, one of 40 days ago, one that was never finished, and a source."""
+    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path))
+    monkeypatch.delenv("CCACHE_DIR", raising=False)
+    for name, days in (("new", 0), ("old", 40), ("broken", None)):
+        folder = tmp_path / "builds" / name
+        folder.mkdir(parents=True)
+        (folder / "lib.so").write_bytes(bytes(1000))
+        folder.with_name(f"{name}.lock").touch()
+        if days is not None:
+            (folder / "seal.json").touch()
+            os.utime(folder / "seal.json", (time.time() - days * DAY,) * 2)
+    (tmp_path / "sources/llama").mkdir(parents=True)
+    (tmp_path / "sources/llama/ggml.c").write_bytes(bytes(500))
+    (tmp_path / "sources/llama.lock").touch()
+    (tmp_path / "headers/1").mkdir(parents=True)
+    (tmp_path / "headers/1/cuda.h").write_bytes(bytes(70))
+    return tmp_path
+
+
+def test_each_part_is_measured(stored):
+    storage = read_storage()
+    assert [(entry.name, entry.size, entry.days and round(entry.days)) for entry in storage.builds] == [
+        ("new", 1000, 0),
+        ("old", 1000, 40),
+        ("broken", 1000, None),
+    ]
+    assert [(entry.name, entry.size) for entry in storage.sources] == [("llama", 500)]
+    assert storage.other == 70
+
+
+def test_old_and_unfinished_builds_go(stored):
+    (stored / "rewritten").mkdir()
+    for name, days in (("recent", 1), ("old", 40)):
+        (stored / "rewritten" / name).touch()
+        os.utime(stored / "rewritten" / name, (time.time() - days * DAY,) * 2)
+    assert [entry.name for entry in prune(30)] == ["old", "broken"]
+    assert sorted(path.name for path in (stored / "builds").iterdir()) == ["new", "new.lock"]
+    assert (stored / "sources/llama/ggml.c").exists()
+    assert [path.name for path in (stored / "rewritten").iterdir()] == ["recent"]
+
+
+def test_a_build_that_is_being_changed_stays(stored):
+    with lock_beside(stored / "builds/old"):
+        assert [entry.name for entry in prune(30)] == ["broken"]
+    assert (stored / "builds/old/lib.so").exists()
+
+
+def test_what_killed_processes_and_earlier_versions_left_goes(stored):
+    theirs, earlier = stored / "parts/theirs", stored / "headers-13.0"
+    for folder in (theirs, earlier):
+        folder.mkdir(parents=True)
+        (folder / "x").touch()
+    (stored / "parts/theirs.lock").touch()
+    (stored / "dispatch").mkdir()
+    (stored / "dispatch/x.pickle").touch()
+    with part() as alive:
+        assert [entry.name for entry in prune(30)] == ["old", "broken"]
+        assert alive.is_dir()
+    assert list((stored / "parts").iterdir()) == list((stored / "dispatch").iterdir()) == []
+    assert not earlier.exists() and (stored / "headers/1/cuda.h").exists()
+
+
+def test_the_command(stored):
+    def probe(*words):
+        return fattn_probe("cache", *words).stdout
+
+    assert "never finished" in probe("show")
+    assert json.loads(probe("show", "--json"))["other"] == 70
+    assert "removed 2 builds" in probe("prune")
+    assert probe("prune").strip() == "nothing to remove"
+    assert [entry["name"] for entry in json.loads(probe("prune", "--days", "0", "--json"))] == ["new"]

@@ -1,15 +1,23 @@
-"""Where the compilers and headers come from."""
+"""Where the compilers and headers come from; CUDA's headers at both ends of their ranges give the same output."""
 
+import json
+import os
 import shutil
+import subprocess
+import sys
+import tomllib
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
+from fattn_probe.base.cache import cache_dir
 from fattn_probe.base.errors import BuildError
 from fattn_probe.daily.doctor.facts import headers_here
 from fattn_probe.llama.build import headers, toolchain
 from fattn_probe.llama.build.headers import HEADERS, Headers, find_headers
 from fattn_probe.llama.build.toolchain import cached_headers, find_cublas, find_toolchain, has_cublas, library_path
-from tests.made import executable
+from tests.made import ROOT, executable
 
 
 def toolkit(folder, version=13000, listed=""):
@@ -104,3 +112,62 @@ def test_a_cublas_of_the_system_needs_no_folder(monkeypatch):
     monkeypatch.setattr(toolchain, "cuda_roots", lambda: iter(()))
     monkeypatch.setattr(toolchain, "find_system_library", lambda name: f"lib{name}.so.12")
     assert (has_cublas(), library_path()) == (True, "")
+
+
+REQUIRED = {
+    requirement.name: requirement.specifier
+    for requirement in map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
+    if requirement.name in HEADERS
+}
+OLDEST = {name: f"=={min(Version(part.version) for part in range)}" for name, range in REQUIRED.items()}
+NEWEST = {name: str(range) for name, range in REQUIRED.items()}
+RUNTIME = "nvidia-cuda-runtime"  # PyTorch pins its patch level, so the other two may be of other versions
+ENDS = {
+    "oldest": OLDEST,
+    "newest": NEWEST,
+    "newest runtime": OLDEST | {RUNTIME: NEWEST[RUNTIME]},
+    "oldest runtime": NEWEST | {RUNTIME: OLDEST[RUNTIME]},
+}
+
+
+def test_every_wheel_of_headers_has_a_range():
+    assert REQUIRED.keys() == HEADERS.keys()
+    for range in REQUIRED.values():
+        assert sorted(part.operator for part in range) == ["<", ">="]
+
+
+@pytest.fixture(scope="module")
+def output_of(tmp_path_factory):
+    """The hash of gqa's output with wheels of these versions, and the name of their copy in a cache of its own."""
+
+    def run(wheels):
+        folder = tmp_path_factory.mktemp("wheels")
+        install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder / "site"]
+        subprocess.run([*install, *(name + range for name, range in wheels.items())], check=True)
+        shutil.copytree(cache_dir() / "sources", folder / "cache/sources")
+        path = os.pathsep.join([str(ROOT), str(folder / "site")])
+        environment = {**os.environ, "PYTHONPATH": path, "FATTN_PROBE_CACHE": str(folder / "cache")}
+        command = [sys.executable, "-m", "fattn_probe", "compare", "gqa", "--on", "sim:h200", "--json"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        (row,) = json.loads(done.stdout)["rows"]
+        (copy,) = (path for path in (folder / "cache/headers").iterdir() if path.is_dir())
+        shutil.rmtree(folder / "cache")
+        return row["output"], copy.name
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def usual(output_of):
+    return output_of(OLDEST)
+
+
+@pytest.mark.build
+@pytest.mark.network
+@pytest.mark.night
+@pytest.mark.parametrize("name", ENDS)
+def test_the_ends_of_the_ranges_give_the_same_output(name, usual, output_of):
+    output, copy = output_of(ENDS[name])
+    assert output == usual[0]
+    assert (copy == usual[1]) == (name == "oldest")

@@ -58,11 +58,16 @@ def outcome_of(session, fault):
     return session.run(case, make_inputs(case), H200)
 
 
+def finding_of(session, fault):
+    outcome = outcome_of(session, fault)
+    assert isinstance(outcome, Finding), outcome
+    return outcome
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found_where_it_is(session, fault):
     kind, marker = FAULTS[fault]
-    outcome = outcome_of(session, fault)
-    assert isinstance(outcome, Finding), outcome
+    outcome = finding_of(session, fault)
     assert outcome.kind == kind, outcome.message
     assert f"fattn-vec.cuh:{line_of(marker)}" in outcome.frames[0]
 
@@ -90,12 +95,10 @@ def test_a_launch_that_a_driver_refuses_fails(session, fault, error):
 
 
 def test_an_argument_in_host_memory_or_that_loses_bits_is_found(session):
-    outcome = outcome_of(session, 12)
-    assert isinstance(outcome, Finding), outcome
+    outcome = finding_of(session, 12)
     assert outcome.kind == "host-memory"
     assert "argument 6 of flash_attn_ext_vec" in outcome.message
-    outcome = outcome_of(session, 22)
-    assert isinstance(outcome, Finding), outcome
+    outcome = finding_of(session, 22)
     assert outcome.kind == "overflow"
     assert "4294967424 is stored in 32 bits" in outcome.message  # nb11 of 64 halves
     assert "launch_fattn" in " ".join(outcome.frames)

@@ -96,7 +96,7 @@ def outcome_of(tree, flavour, *names):
     return outcome, nmse(outcome.result.dst, reference_of(case.op, inputs)) if isinstance(outcome, Ran) else None
 
 
-@pytest.mark.night  # CI judges others in test_regress_cli.py, test_fuzz_cli.py and test_checked_faults.py
+@pytest.mark.night  # CI judges others in test_regress_cli.py, test_keep.py and test_checked_faults.py
 @pytest.mark.parametrize("flavour", ["release", "check"])
 def test_a_barrier_that_a_kernel_lacks(tree, flavour):
     _, right = outcome_of(tree, flavour)

@@ -1,23 +1,20 @@
 """Each historic fault is shown by its case: fine without the fault, and caught with it as its head says."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from fattn_probe.llama.source.faults import corpus
 from fattn_probe.verdict.judge.support import LOST
+from tests.as_user import completed
 
 pytestmark = [pytest.mark.build, pytest.mark.night, pytest.mark.network]
 
 
 def rows_of(shown, *words):
     """The rows of `compare`, whatever its exit code."""
-    command = [sys.executable, "-m", "fattn_probe", "compare", str(shown.scenario), "--on", f"sim:{shown.device}"]
-    done = subprocess.run(
-        [*command, "--no-maps", "--json", *words], capture_output=True, text=True, timeout=3600, check=False
-    )
+    words = (*words, "--on", f"sim:{shown.device}", "--no-maps", "--json")
+    done = completed("compare", shown.scenario, *words, limit=3600)
     assert done.returncode in (0, 4, 5), done.stdout + done.stderr
     return json.loads(done.stdout)["rows"]
 
