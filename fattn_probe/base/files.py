@@ -224,9 +224,6 @@ def remove_tree(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-READ_ONLY = (EROFS, EACCES, EPERM)
-
-
 @contextmanager
 def lock_of_file(path: Path, *, wait: bool = True) -> Iterator[None]:
     """Hold the lock of a file, which is made if missing; BlockingIOError if the lock is taken and `wait` is false.
@@ -249,7 +246,7 @@ def _locked(path: Path, wait: bool) -> int | None:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
-            if error.errno not in READ_ONLY:
+            if error.errno not in (EROFS, EACCES, EPERM):
                 raise
             try:
                 descriptor = os.open(path, os.O_RDONLY)

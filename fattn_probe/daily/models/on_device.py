@@ -17,8 +17,6 @@ from fattn_probe.machine.run.outcome import Missing, missing_kernels
 from fattn_probe.machine.run.prepare import KernelReader
 from fattn_probe.machine.run.session import Session
 
-SKIP_KERNELS = {"FATTN_PROBE_SKIP_KERNELS": "1"}
-
 
 def place_of_model(target: Target) -> Target:
     """The target on which the model runs if its ops are captured on `target`: the CPU for a simulated GPU."""
@@ -88,7 +86,7 @@ def skipped(session: Session, request: Request, target: Target, on_device: OnDev
     """Mangled names of the kernels missing from the build, found by a run that skips them."""
     with scratch() as folder:
         words = [*program_words(session, request, folder, folder / "raw"), *on_device.words]
-        env = {**session.env(target, DEVICE_CAPTURE), **on_device.env, **SKIP_KERNELS}
+        env = {**session.env(target, DEVICE_CAPTURE), **on_device.env, "FATTN_PROBE_SKIP_KERNELS": "1"}
 
         def attempt(build: Build) -> Missing | list[str]:
             argv = [str(build.program(DEVICE_CAPTURE)), *words]

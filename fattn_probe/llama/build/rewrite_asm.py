@@ -6,7 +6,6 @@ from itertools import pairwise
 
 from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft
 
-QUALIFIERS = frozenset({"volatile", "__volatile__", "goto", "inline"})
 ALIKE = (
     (r"\.L2::\d+B", ""),  # a hint about how much the L2 cache fetches, without effect here
     (r"\.(x\d(?:\.trans)?)\.m8n8", r".m8n8.\1"),
@@ -45,7 +44,7 @@ def _literal(word: str) -> str:
 def parse_asm(draft: Draft, start: int) -> AsmStatement | None:
     """The `asm` statement that begins at a keyword; None if no statement does."""
     opener = start + 1
-    while draft.word(opener) in QUALIFIERS:
+    while draft.word(opener) in {"volatile", "__volatile__", "goto", "inline"}:
         opener += 1
     if draft.word(opener) != "(" or draft.mates[opener] == UNMATCHED:
         return None

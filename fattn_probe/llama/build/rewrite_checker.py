@@ -18,7 +18,6 @@ ATTRIBUTES = frozenset({"alignas", "__align__", "__attribute__", "decltype"})
 ELSEWHERE = frozenset({"extern", "const", "constexpr", "template", "using", "typedef", "operator"})
 """Words of declarations that need no mark, because they allocate no memory here, or memory that is never written."""
 TYPES = frozenset({"struct", "union", "class", "enum"})
-STOPS = frozenset({"", "(", ")", "]", "}"})
 
 
 def rewrite_pool(draft: Draft) -> None:
@@ -108,7 +107,7 @@ def _variables(draft: Draft, index: int) -> tuple[dict[str, bool], int]:
         return {}, index
     found: dict[str, bool] = {}
     name, angles = index, 0
-    while (word := draft.word(index)) not in STOPS and word not in ELSEWHERE:
+    while (word := draft.word(index)) not in {"", "(", ")", "]", "}"} and word not in ELSEWHERE:
         if word in ATTRIBUTES and draft.word(index + 1) == "(":
             index = draft.behind(index + 1)
             continue

@@ -21,7 +21,6 @@ from fattn_probe.llama.cxx.functions import Function, functions
 from fattn_probe.llama.cxx.statements import Statement, parse
 from fattn_probe.llama.cxx.tokens import Draft, Spans
 
-UPDATES = frozenset({"=", "+=", "*="})
 BEHIND_A_TEST = frozenset({"||", "?", ":", ",", ";", ")"})
 MOST_REGISTERS = 255
 """The number of registers of a thread, and so the limit on the elements of an array argument in registers."""
@@ -157,7 +156,7 @@ def _body(draft: Draft, function: Function, branching: frozenset[str]) -> Body:
         start = statement.start + declares
         if statement.kind == "plain" and draft.is_name(start):
             operator = draft.behind_variable(start)
-            if draft.word(operator) in UPDATES:
+            if draft.word(operator) in {"=", "+=", "*="}:
                 updates.append(Update(start, operator, statement.stop - 1, around, declares))
     return Body(draft, function, branching, placed, tuple(updates))
 

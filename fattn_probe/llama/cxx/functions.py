@@ -11,7 +11,6 @@ BODIES = "simt_body"
 ONCE = "simt_once_"
 """The name prefix of the functions to which `llama/build/rewrite_flags` moves the bodies of templates."""
 NOT_FUNCTIONS = frozenset({"if", "for", "while", "switch", "catch", "alignas", "decltype"})
-BEHIND_PARAMETERS = frozenset({"const", "noexcept", "override"})
 NOT_A_NAME = frozenset({"__launch_bounds__", "__attribute__", "__align__", "alignas", "decltype", "noexcept"})
 NAME = re.compile(r"[^\W\d]\w*")
 DEFINED = re.compile(r"\s*#\s*define\s+(\w+)")
@@ -42,7 +41,7 @@ def functions(draft: Draft) -> Iterator[Function]:
         word = draft.words[index]
         if word == "{" and draft.mates[index] != UNMATCHED:
             closer = index - 1
-            while draft.word(closer) in BEHIND_PARAMETERS:
+            while draft.word(closer) in {"const", "noexcept", "override"}:
                 closer -= 1
             opener = draft.mates[closer] if draft.word(closer) == ")" else UNMATCHED
             if opener != UNMATCHED and draft.is_name(opener - 1) and draft.words[opener - 1] not in NOT_FUNCTIONS:

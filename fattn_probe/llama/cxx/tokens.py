@@ -27,7 +27,6 @@ CLOSERS = {")": "(", "]": "[", "}": "{"}
 OPENERS = frozenset(CLOSERS.values())
 CONDITIONAL = re.compile(r"[ \t]*#[ \t]*(if|else|elif|endif)")
 DEFINES = re.compile(r"[ \t]*#[ \t]*(define|undef|include)\b")
-ONE_LINE_KINDS = frozenset({"name", "number", "punct"})
 UNMATCHED = -1
 Span = tuple[int, int]
 
@@ -195,7 +194,7 @@ def draft_of(tokens: list[Token]) -> Draft:
             elif text in CLOSERS and open_brackets and draft.words[open_brackets[-1]] == CLOSERS[text]:
                 draft.mates[index] = open_brackets.pop()
                 draft.mates[draft.mates[index]] = index
-        if kind not in ONE_LINE_KINDS:
+        if kind not in {"name", "number", "punct"}:
             line += text.count("\n")
     return draft
 

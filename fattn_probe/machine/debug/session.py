@@ -282,16 +282,13 @@ def _place(frame: Mapping[str, str]) -> str:
     return f"{function} at {frame['file']}:{frame['line']}" if "line" in frame else function
 
 
-DEBUG_INFO = frozenset({".debug_info", ".zdebug_info"})
-
-
 def require_debug_info(binary: Path) -> None:
     """Raise BuildError if a program or library was stripped, or built without `-g`."""
     try:
         names = ObjectReader(binary.read_bytes()).names
     except ValueError:  # not an ELF file
         names = []
-    if not DEBUG_INFO.intersection(names):
+    if not {".debug_info", ".zdebug_info"}.intersection(names):
         raise BuildError(
             f"{binary} has no debug information, so the debugger finds neither its lines nor its variables: "
             "it was stripped, or built without -g (`fattn-probe build --debug` makes one that has it)"
