@@ -19,7 +19,7 @@ from fattn_probe.cli import flags, setup
 from fattn_probe.cli.commands import offered
 from fattn_probe.cli.setup import BuildFlags, Simulate, Where
 from fattn_probe.daily.inspect import command as inspecting
-from fattn_probe.daily.inspect.examine import Examined, Examiner, Extras, watch_of
+from fattn_probe.daily.inspect.examine import Examined, Examiner, Extras, inspect_upstream, watch_of
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.daily.inspect.inspector import InspectOptions, Inspector
 from fattn_probe.daily.inspect.tensors import parse_slice
@@ -139,8 +139,6 @@ def inspect(
         if program == RUNNER:
             examined = Examiner(inspector, extras, activity.step).examine_all(work)
         else:
-            from fattn_probe.daily.inspect.upstream import inspect_upstream  # imports the room for test-backend-ops
-
             examined = inspect_upstream(inspector, program, only, targets, activity.step)
         done = list(activity.each(examined, lambda item: "inspected" if item.facts else "without a kernel"))
     if look.npz is not None and look.npz.is_file():

@@ -99,8 +99,7 @@ def compiled(chosen: Program, target: Target, flavour: Flavour, activity: Activi
 def debug(executable: Executable, target: Target, arguments: Sequence[str]) -> int:
     """Hand the terminal to the debugger until the user quits it; returns the debugger's exit code.
 
-    The debugger stops in the first thread of a launched kernel. On a simulated GPU, one host thread runs all CUDA
-    threads, block by block.
+    The debugger stops in the first thread of a kernel. On a simulated GPU, one host thread runs all blocks in turn.
     """
     from fattn_probe.daily.inspect.inspector import DEBUGGERS  # imports the debuggers, for --gdb only
     from fattn_probe.daily.inspect.live import hand_over

@@ -23,7 +23,7 @@ from fattn_probe.daily.inspect.facts import Facts, Value
 from fattn_probe.daily.inspect.inspector import Ended, Inspection, Inspector, wave_of
 from fattn_probe.daily.inspect.procedures.warp import fiber
 from fattn_probe.daily.inspect.tensors import Slice, TensorReading, read_tensors
-from fattn_probe.llama.build import RUNNER
+from fattn_probe.llama.build import RUNNER, TEST_BACKEND_OPS
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.command import Work, describe
@@ -259,3 +259,29 @@ class Examiner:
                 raise LostError(f"{case.name} on {target}: {describe(ran)}")
             examined = replace(examined, nan=tracer.find_not_finite(ran.dst), nan_searched=True)
         return examined
+
+
+def inspect_upstream(
+    inspector: Inspector, program: str, only: str, targets: Sequence[Target], step: Step = quiet
+) -> Iterator[Examined]:
+    """Inspect, on each target, the first case that `only` selects and the target supports.
+
+    `only` is a case as upstream prints it, `FLASH_ATTN_EXT(hsk=64,...)`, or a regular expression over its parameters.
+    """
+    from fattn_probe.daily.ops.parse import ask_options, plan_ops  # these take time to import
+    from fattn_probe.daily.ops.rounds import Timeouts, run_ops_on
+
+    if program != TEST_BACKEND_OPS:
+        raise InputError(f"--program {program!r}: allowed: {RUNNER}, {TEST_BACKEND_OPS}")
+    session = inspector.session
+    patient = Timeouts(600.0, 1800.0)  # a debug build on a busy machine is silent for a minute
+    for target in targets:
+        step(f"{program} on {target}, under the debugger")
+        listed = run_ops_on(session, target, "support", only=only, timeouts=patient, on_result=lambda *_: None)
+        supported = [result.case for result in listed.results if result.status == "ok"]
+        if not supported:
+            none = f"--filter {only!r}: {target} supports none of the {len(listed.results)} cases it selects"
+            raise listed.problem() or InputError(none)
+        options = ask_options(session.build_for(target, program).test_backend_ops, session.env(target, program))
+        words = plan_ops(options, "test", target.backend, supported[0])
+        yield Examined(inspector.inspect_upstream(supported[0], words, target))

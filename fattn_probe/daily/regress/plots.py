@@ -54,8 +54,7 @@ def strip(marks: Sequence[Square]) -> Markup:
 def plot(series: Mapping[str, Values], label: str, *, least: float, limit: float | None = None) -> Markup:
     """Plot lines over the runs, by CSS class; empty if no line has two values. A dashed line marks `limit`.
 
-    The height covers a range of at least `least`, so that noise is not magnified. A run whose neighbours have no value
-    is drawn as a point.
+    The height covers a range of at least `least`, so that noise is not magnified. A run between two gaps is a point.
     """
     known = [value for line in series.values() for value in line if value is not None]
     if max((sum(value is not None for value in line) for line in series.values()), default=0) < 2:

@@ -147,8 +147,7 @@ def verdict_of(
 ) -> Answer:
     """The verdict on a run: its attention ops, its tensors, and those of a run without flash attention.
 
-    `positions` is the number of positions in the longest sequence. If one op has several suspects, attention on a
-    device comes first.
+    `positions` is the number of positions in the longest sequence. In an op, attention on a device comes first.
     """
     suspects: Suspects = [
         *((moment_of_op(op, nodes), 0, found) for op in ops for one in op.found if (found := suspect_of(op, one))),

@@ -150,8 +150,7 @@ def compared(draft: Draft, span: Span, part: Span, text: str) -> tuple[str, str]
 def around(draft: Draft, span: Span, part: Span) -> Iterator[Span]:
     """The expression around a part, then the contents of each bracket around the part, from one comma to the next.
 
-    Each of these is also yielded shortened, up to the operand that the part guards, unless the part is `&&` or `||`,
-    whose precedences differ.
+    Each of these is also yielded shortened, up to the operand that the part guards, unless the part is `&&` or `||`.
     """
     guards = GUARDS if draft.words[part[0]] not in GUARDS else frozenset[str]()
     start, stop = span

@@ -2,8 +2,7 @@
 
 A mutant changes one expression, or drops or moves one statement. The changed file is still valid C++, with the original
 in place and the same lines: `if (a < b)` becomes `if ((simt::mutant(7, ...) ? (a <= b) : (a < b)))`. The argument `...`
-compares the two values, if computing both has no side effect. A case in which they are always equal cannot detect the
-fault.
+compares the two values, if computing both has no side effect. A case in which they stay equal cannot detect it.
 """
 
 import re

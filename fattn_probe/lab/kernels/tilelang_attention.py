@@ -32,8 +32,7 @@ HEADERS = Path(__file__).parent / "cuda"
 class LoweredKernel:
     """A kernel that a compiler generated as CUDA: its source, and its launch.
 
-    `grid` and `block` are (x, y, z), `shared_bytes` is the dynamic shared memory, `arguments` are the names of its
-    pointers, in order.
+    `grid` and `block` are (x, y, z), `shared_bytes` is dynamic shared memory, `arguments` names its pointers, in order.
     """
 
     source: str

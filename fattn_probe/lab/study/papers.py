@@ -31,9 +31,8 @@ from fattn_probe.lab.study.problem import (
 def standard(head: StudyHead, tile_q: int) -> StudyResult:
     """Algorithm 0 of FlashAttention (Dao et al., 2022, arXiv 2205.14135): S, softmax and PV as three passes.
 
-    "Load by blocks" is read favourably: each pass reads each of its inputs once, so `tile_q` only sets how many
-    rows of S and P are processed at a time. The paper omits L; it is written here (n_q elements), as in the other
-    algorithms.
+    "Load by blocks" is read favourably: each pass reads each of its inputs once, so `tile_q` only sets how many rows of
+    S and P are processed at a time. The paper omits L; here, it is written (n_q elements).
     """
     hbm, every = head.slow_memory(), slice(0, head.n_kv)
     hbm.allocate("S", head.n_q, head.n_kv)

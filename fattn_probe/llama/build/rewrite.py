@@ -108,8 +108,7 @@ def _rewrite_lockstep(draft: Draft) -> None:
 def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPSTREAM) -> Rewritten:
     """Rewrite the CUDA C++ of `path` to C++17 that compiles after the simulator's prelude.
 
-    Line numbers do not change, so file:line refers to the source. `known_ptx` are the functions in `simt::ptx`, whose
-    names are mangled mnemonics.
+    Line numbers stay, so file:line refers to the source. `known_ptx`: the functions in `simt::ptx` (mangled mnemonics).
     """
     draft = draft_of(tokenize(text))
     device = device_spans(draft)

@@ -281,8 +281,7 @@ def common_files(
     """The additional files with kernels of COMMON that run beside these kernels, beyond those that `files` contain.
 
     They are chosen as in `launching_files`. A name also contains the sum of the distinct ncols1 (powers of two) of
-    kernels without stream-K; a stream-K kernel's case has the columns. A file takes 0.25 s to compile, plus 25 ms per
-    kernel.
+    kernels without stream-K; a stream-K case has the columns. A file takes 0.25 s to compile, plus 25 ms per kernel.
     """
     numbers = {case: number for number, case in enumerate(every)}
     chosen = [(int(match[1], 16), int(match[2], 16)) for match in map(COMMON_OF.search, files) if match]

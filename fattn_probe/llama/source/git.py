@@ -169,8 +169,7 @@ def upstream_commit(root: Path, head: str = "HEAD", remote: str = "origin") -> s
 def changed_files(root: Path, base: str, head: str = "") -> list[str]:
     """The attention files, new ones included, that differ between a commit and `head` (by default the working tree).
 
-    Attention files are `fattn*`, their template instances, and the files of ggml-cuda that these include. The names are
-    relative to ggml-cuda.
+    Attention files, relative to ggml-cuda: `fattn*`, their template instances, and the files there that these include.
     """
     ranges = [base, head] if head else [base]
     found = git(root, "diff", "--name-only", "--no-renames", "--relative", *ranges, "--", str(CUDA)) or ""

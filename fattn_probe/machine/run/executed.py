@@ -263,8 +263,7 @@ class ExecutedCode:
     def _followed(self, start: Iterable[tuple[int, int]], roots: Sequence[str]) -> Iterator[str]:
         """The digests of sections and of everything that they refer to, and the references between them.
 
-        Code that every run executes is not followed. Of kernels and functions that launch them, only `roots` are
-        followed.
+        Code that every run executes is not followed, nor are kernels and functions that launch them, except `roots`.
         """
         places = list(dict.fromkeys(start))
         numbers = {place: number for number, place in enumerate(places)}

@@ -220,8 +220,7 @@ class Said:
 def agreed(rows: Sequence[Sequence[Candidate]], share: float = 1.0) -> list[Said]:
     """The causes that explain at least half of the rows, from each row's candidates; the one for most rows comes first.
 
-    `share` is the share of all wrong rows that these rows represent. Candidates much less likely than a row's best do
-    not count.
+    `share` is the share of all wrong rows that these rows represent. Candidates far below a row's best do not count.
     """
     by_name: dict[tuple[str, str, str], list[Candidate]] = {}
     for candidates in rows:

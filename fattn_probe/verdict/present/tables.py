@@ -41,8 +41,7 @@ MOST_MAPS = 4
 def render(rows: Sequence[Judgement], maps: bool = True) -> RenderableType:
     """A table of the rows, then details of rows that need an explanation, then the counts.
 
-    With `maps`, the first failed rows get error maps. If several rows have the same known defect of llama.cpp, only the
-    first is explained.
+    With `maps`, the first failed rows get error maps. A known defect of llama.cpp is explained once.
     """
     cells = tuple(_cells(row) for row in rows)
     table = Table(COLUMNS, cells, heading=("verdict", "case\non"), spaced=True)

@@ -8,10 +8,11 @@ import pytest
 
 from fattn_probe.base.errors import InputError, LostError
 from fattn_probe.cases.device import Target
-from fattn_probe.daily.inspect import upstream
 from fattn_probe.daily.inspect.command import mismatches
+from fattn_probe.daily.inspect.examine import inspect_upstream
 from fattn_probe.daily.inspect.facts import Choice, Facts
 from fattn_probe.daily.inspect.tensors import parse_slice, part
+from fattn_probe.daily.ops import rounds
 from fattn_probe.daily.ops.parse import OpResult, OpsReport
 from fattn_probe.llama.build import TEST_BACKEND_OPS, Build, at_rest
 
@@ -22,12 +23,12 @@ def listing(status, **other):
 
 
 def choose(monkeypatch, report):
-    monkeypatch.setattr(upstream, "run_ops_on", lambda *words, **options: report)
+    monkeypatch.setattr(rounds, "run_ops_on", lambda *words, **options: report)
     session = SimpleNamespace(
         build_for=lambda target, program: SimpleNamespace(test_backend_ops="test-backend-ops"), env=lambda *words: {}
     )
     inspector: Any = SimpleNamespace(session=session)
-    list(upstream.inspect_upstream(inspector, TEST_BACKEND_OPS, "hsk=64", [Target("cuda")]))
+    list(inspect_upstream(inspector, TEST_BACKEND_OPS, "hsk=64", [Target("cuda")]))
 
 
 def test_a_case_that_the_device_does_not_support_and_a_listing_that_did_not_end(monkeypatch):

@@ -27,8 +27,7 @@ def explain(decisions: Iterable[Decision], parameters: Parameters, *, amd: bool 
 
     Choices that apply only to the other vendor's GPUs are left out; `amd`: this is an AMD GPU.
 
-    `parameters` are the template parameters by function (`Dispatch.parameters`), which name the values that a call
-    chooses: `ncols2 = 8`.
+    `parameters` are template parameters by function (`Dispatch.parameters`): names for a call's values, `ncols2 = 8`.
     """
     functions: dict[str, list[_Read]] = {}
     for decision in decisions:

@@ -275,9 +275,8 @@ def _read(debugger: Debugger, plan: Document) -> Document:
 def _counts(debugger: Debugger, plan: Document, stop: StopRecord) -> bool:
     """Whether the requested thread is at a stop on a GPU; if it is, the focus moves to it.
 
-    A breakpoint condition on a thread is not possible: a pattern may also match host code, where gdb would reject the
-    condition. Before a kernel is loaded, its breakpoints are moved to the next line of host code; stops there do not
-    count.
+    A pattern may also match host code, where gdb would reject a condition on a thread. Before a kernel is loaded, its
+    breakpoints are moved to the next line of host code; stops there do not count.
     """
     extents = debugger.evaluate(["gridDim.x", "gridDim.y"])
     if None in extents:

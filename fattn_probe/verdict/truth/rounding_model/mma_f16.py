@@ -2,9 +2,8 @@
 
 A *column* is one query of one head. Q is scaled and rounded to f16. Tensor cores sum KQ in float32; P = exp(KQ -
 maximum) is rounded to f16. Tensor cores sum VKQ in f16, and VKQ is rescaled as the maximum grows. The KV rows of a step
-are dealt in chunks (of 16) to the warps that share the column. Each warp has its own maximum, row sum and VKQ. Where a
-new CUDA block begins (stream-K), it begins a new piece of the column. The fixup kernel combines the pieces, the last
-one first.
+are dealt in chunks (of 16) to the warps that share the column. Each warp has its own maximum, row sum and VKQ. A new
+CUDA block (stream-K) begins a new piece of the column. The fixup kernel combines the pieces, the last one first.
 
 Columns are independent and are computed side by side: arrays are (batch, warps, columns, ...), where a batch is a K/V
 head of a sequence. A step that the mask hides from all columns changes nothing and is skipped.
