@@ -145,5 +145,7 @@ def test_a_tree_with_a_file_missing(path, probe, tmp_path):
     small.make_tree(tmp_path / "llama.cpp")
     (tmp_path / "llama.cpp" / path).unlink()
     ended = probe("build", "--source", "llama.cpp", "--dry-run")
-    ended.refused(2, f"source 'llama.cpp': the llama.cpp tree in {tmp_path}/llama.cpp is incomplete: {path} is missing")
+    ended.refused(
+        2, f"source '{tmp_path}/llama.cpp': the llama.cpp tree in {tmp_path}/llama.cpp is incomplete: {path} is missing"
+    )
     assert len(ended.stderr.strip().splitlines()) == 1
