@@ -159,8 +159,7 @@ def check_place(path: Path) -> None:
             if not os.access(path, os.W_OK):
                 raise PermissionError(EACCES, os.strerror(EACCES))
             return
-        with tempfile.TemporaryFile(dir=next(part for part in path.absolute().parents if part.exists())):
-            pass
+        tempfile.TemporaryFile(dir=next(part for part in path.absolute().parents if part.exists())).close()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -20,7 +20,7 @@ from rich.text import Text
 from fattn_probe.base.activity import Step, quiet
 from fattn_probe.base.arrays import F64, Bytes, Floats
 from fattn_probe.base.errors import InputError
-from fattn_probe.base.files import make_folder, whole_folder, write_text
+from fattn_probe.base.files import check_place, make_folder, whole_folder, write_text
 from fattn_probe.cases.device import Target, is_amd
 from fattn_probe.cases.op import Op
 from fattn_probe.cases.op.case_file import Named, case_fields, case_tensors
@@ -225,11 +225,12 @@ def reproduce(session: Session, request: ReproduceRequest, step: Step = quiet) -
 
 
 def check_folder(out: Path) -> None:
-    """Raise InputError unless a folder is new or empty."""
+    """Raise InputError unless a folder is new or empty, MachineError if it cannot be written."""
     if out.is_dir() and any(out.iterdir()):
         raise InputError(f"{out}: the folder is not empty; --out needs a new one")
     if os.path.lexists(out) and not out.is_dir():
         raise InputError(f"{out} is a file; --out needs a new folder")
+    check_place(out)
 
 
 def write(

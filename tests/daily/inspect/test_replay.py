@@ -211,7 +211,7 @@ def test_study_writes_its_algorithm_as_a_page(tmp_path):
     assert found["lane=TMA-producer"][:3] == ["Q", "K", "V"]
 
 
-@pytest.mark.parametrize("words", [("view", "gqa", "-o"), ("triage", "none.gguf", "--out")])
+@pytest.mark.parametrize("words", [("view", "gqa", "-o"), ("triage", "x.gguf", "--out"), ("reproduce", "gqa", "--out")])
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(tmp_path, words):
     (tmp_path / "file").touch()
     done = probe(*words, tmp_path / "file/out", "--source", "nowhere")
