@@ -5,12 +5,14 @@ from fattn_probe.base.errors import InputError
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.record import parse_launches
 from fattn_probe.machine.run.capture import Capture
-from fattn_probe.verdict.measure.metrics import digest_of
+from fattn_probe.verdict.measure.metrics import POISON, digest_of, unequal
 from maintain.agreement import agreement, exported, read_recording, stride_of, write_recording
 from tests.made import case_of
 
 (LAUNCH,) = parse_launches('{"order":0,"kernel":"void f<64, true>(int)","grid":[2,1,1],"block":[32,4,1],"shared":16}')
 (OTHER,) = parse_launches('{"order":0,"kernel":"void f<64, true>(int)","grid":[3,1,1],"block":[32,4,1],"shared":16}')
+
+NANS = (0x7FFFFFFF, 0xFFC00000, POISON)  # of a GPU's arithmetic, of a CPU's, of an element that is not written
 
 
 @pytest.fixture
@@ -64,6 +66,9 @@ def test_a_stride_is_the_least_odd_one_that_keeps_few_and_the_digest_is_of_the_b
     assert found == [1, 1, 3, 3, 5, 5, 7]
     zero = np.zeros((1, 1, 1, 1), np.float32)
     assert digest_of(zero) != digest_of(-zero)
+    undefined, payload, unwritten = (np.array([bits], np.uint32).view(np.float32) for bits in NANS)
+    assert digest_of(undefined) == digest_of(payload) != digest_of(unwritten)
+    assert not unequal(undefined, payload) and unequal(payload, unwritten)
 
 
 def test_what_is_no_recording_or_of_another_size_is_refused(tmp_path, recorded):

@@ -25,23 +25,23 @@ MOST_ROWS = 200  # in a step summary, which GitHub limits to 1 MiB
 
 
 def render(outcomes: Sequence[Outcome]) -> RenderableType:
-    """Show each target's counts and changes, regressions first."""
-    return Group(*(part for outcome in outcomes for part in _render(outcome)))
+    """Show each target's counts and changes, regressions first, without targets that a first failure left idle."""
+    ran = [outcome for outcome in outcomes if outcome.results or outcome.stopped != "at the first failure"]
+    parts = [part for outcome in ran for part in _render(outcome)]
+    new = [outcome.run.place for outcome in ran if outcome.baseline is None and not outcome.accepted]
+    if new:
+        on = "" if len(new) == len(ran) else f" on {', '.join(new)}"
+        parts.append(Text(f"no baseline yet{on}: --accept WHY makes a run the baseline", "yellow"))
+    return Group(*parts)
 
 
 def _render(outcome: Outcome) -> Iterable[RenderableType]:
     yield Text(f"{outcome.run.place}, {outcome.run.identity.tree}: {_counted(outcome.counts)}", "bold")
-    if outcome.stopped == "at the first failure" and not outcome.results:
-        return
     if outcome.baseline is not None:
         yield Text(f"compared with {_named(outcome.baseline)}: {_said(outcome)}")
-    # Say whether this run was accepted, or that the line has no baseline.
-    run, device, why = outcome.run.uid[:8], outcome.run.place, outcome.accepted
-    if why:
+    if why := outcome.accepted:
         kind = "new" if outcome.baseline else "first"
-        yield Text(f"accepted {run} as the {kind} baseline of {device} ({why})", "green")
-    elif outcome.baseline is None:
-        yield Text(f"{device} has no baseline yet: --accept WHY makes a run the baseline", "yellow")
+        yield Text(f"accepted {outcome.run.uid[:8]} as the {kind} baseline of {outcome.run.place} ({why})", "green")
     if outcome.run.settings.checks:
         yield Text(f"judged with: {outcome.run.settings.checks}", "dim")
     if said := taken_over(outcome):

@@ -82,15 +82,7 @@ uint32_t shared_address(const void *pointer) {
 
 void *shared_pointer(uint32_t address) { return worker->shared_arena() + address; }
 
-namespace {
-
-void finish(const PendingCopy &copy) {
-    memcpy(copy.to, copy.from, copy.read);
-    memset(static_cast<char *>(copy.to) + copy.read, 0, copy.bytes - copy.read);
-}
-
-} // namespace
-
+// The bytes arrive only when the thread waits, so a kernel that does not wait computes with what was there before.
 void copy_async(void *to, const void *from, size_t bytes, size_t read) {
     if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % bytes != 0) {
         const std::string size = std::to_string(bytes);
@@ -101,12 +93,8 @@ void copy_async(void *to, const void *from, size_t bytes, size_t read) {
         note_read(from, copy.read);
     }
     count_copy(to, from, bytes, __builtin_return_address(0));
-    if (worker->adversarial() || checking) {
-        check_copy_begins(to, bytes);
-        worker->pending_copies[self->thread_number()].push_back(copy);
-        return;
-    }
-    finish(copy);
+    check_copy_begins(to, bytes);
+    worker->pending_copies[self->thread_number()].push_back(copy);
 }
 
 void commit_copies() { self->copy_group++; }
@@ -122,7 +110,12 @@ void wait_for_copies(uint32_t left) {
     while (done < pending.size() && pending[done].group + left < self->copy_group) {
         const PendingCopy &copy = pending[done++];
         check_copy_ends(copy.to, copy.bytes);
-        finish(copy);
+        if (copy.read == 16) {
+            memcpy(copy.to, copy.from, 16); // two instructions
+            continue;
+        }
+        memcpy(copy.to, copy.from, copy.read);
+        memset(static_cast<char *>(copy.to) + copy.read, 0, copy.bytes - copy.read);
     }
     pending.erase(pending.begin(), pending.begin() + static_cast<std::ptrdiff_t>(done));
 }

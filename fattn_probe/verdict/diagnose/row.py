@@ -285,14 +285,15 @@ class WrongRow:
 class Cause:
     """A fault: its `kind` (see `KINDS`), its `words`, and `detail`, the part of the words that differs from row to row.
 
-    `explained` is a share of a row's squared error; `step` is the KV step, if the fault is in one step. All rows must
-    have the same `place`, and the same `factor` to within `doubt`, its standard error from the kernel's rounding.
+    `explained` is a share of a row's squared error, None if it is not known; `step` is the KV step, if the fault is in
+    one step. All rows must have the same `place`, and the same `factor` to within `doubt`, its standard error from the
+    kernel's rounding.
     """
 
     kind: str
     words: str
     detail: str
-    explained: float = 0.0
+    explained: float | None = None
     step: int | None = None
     factor: float | None = None
     doubt: float = 0.0

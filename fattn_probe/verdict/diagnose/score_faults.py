@@ -96,7 +96,8 @@ def factors(wrong: WrongRow) -> Iterator[Factor]:
         return np.where(visible, raw + mask, -np.inf)
 
     before, caps = (" before the softcap", (cap, 1 / cap)) if cap else ("", ())
-    yield Factor("scale", f"the logits are scaled{before}", row, lambda f: replace(row, raw=f * row.raw).logits, caps)
+    words, zero = f"the logits are scaled{before}", {"as if Q or K were zero": 0.0}
+    yield Factor("scale", words, row, lambda f: replace(row, raw=f * row.raw).logits, caps, zero)
     if cap:
         words = "the result of the softcap's tanh is multiplied by a wrong factor"
         yield Factor("softcap", words, row, lambda f: of(f * capped, mask), (1 / cap,))
@@ -146,8 +147,9 @@ def searched(wrong: WrongRow) -> Iterator[Moves]:
                 break
             best += step
         if not any(abs(best / other - 1) <= ALIKE for other in factor.others):
-            name = next((f": {name}" for name, known in factor.names.items() if abs(best / known - 1) < NAMED), "")
-            detail = f"by {factor_of(best)}{name}"
+            named = ((known, name) for name, known in factor.names.items() if abs(best - known) < NAMED * (known or 1))
+            known, name = next(named, (best, ""))
+            detail = f"by {factor_of(known)}: {name}" if name else f"by {factor_of(best)}"
             cause = Cause(factor.kind, factor.words, detail, factor=best if factor.same else None)
             yield Moves.to([(cause, answer(best))], wrong.row.out, rarity=SEARCHED)
 

@@ -137,6 +137,12 @@ def test_few_rows_tell_a_lean_by_their_spread(heads, leans):
     assert (bool([*lean(wrong)]), [*lean(noise)]) == (leans, [])
 
 
+def test_products_of_an_operand_of_zeros_are_named():
+    """An H200 read zeros behind a K whose conversion missed half of it (faults/14822-k-view)."""
+    wrong = wrong_row(case_of(shape(64, 8, 4, 6, 128)), (0, 0, 0), lambda row: row.answer(raw=-4e-5 * row.raw))
+    assert str(candidates_of(wrong)[0].cause) == "the logits are scaled (by 0: as if Q or K were zero)"
+
+
 def test_not_finite_has_a_place_but_no_cause(run):
     dst = run[2].copy()
     dst[0, 8:, 2, 5] = np.nan
