@@ -32,6 +32,8 @@ FAULTS = {
     "first-of-two-queries": ("", "sim:h200", "boundaries-past=31"),
     "rows-to-convert": ("", "sim:h200", "long-rows-type_K=bf16"),
     "latent-strides": ("pascal", "sim:gtx1060", LATENT),
+    "scan-of-another-tile": ("", "sim:h200", "scan-n_head=5-n_q=130-seed=7-mask=blocks+q64+kv256+fraction0.5"),
+    "even-rows-scanned": ("few-sms", "sim:h200-5", "scan-n_seq=6-mask=blocks+kv1+fraction0.995"),
 }
 CHECKS = Checks(roundings=True)
 CLASSES = {
