@@ -451,8 +451,8 @@ def test_every_defect_has_a_scenario_a_section_and_a_test_and_every_condition_is
             re.compile(pattern)
     known = ["", "volta-columns", "masked-rows", "volta-columns", ""]
     assert by_defect(known) == [
-        f"2 fail by volta-columns, a known defect of llama.cpp: {defects()['volta-columns'].about}",
-        f"1 fails by masked-rows, a known defect of llama.cpp: {defects()['masked-rows'].about}",
+        f"2 fail because of volta-columns, a known defect of llama.cpp: {defects()['volta-columns'].about}",
+        f"1 fails because of masked-rows, a known defect of llama.cpp: {defects()['masked-rows'].about}",
     ]
 
 
