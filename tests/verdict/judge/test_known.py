@@ -146,7 +146,7 @@ AT_TWO_BARRIERS = Finding(
 BARRIERS = Seen(OP, "8.9", MMA16, AT_TWO_BARRIERS, build_number="7551")
 TILE72 = "flash_attn_tile<72,72,32,1,false>"
 UNWRITTEN = Finding(
-    "uninitialized-shared", "uninitialized-shared: byte 13872 of the static shared memory is read, and nobody", TILE72
+    "uninitialized-shared", "uninitialized-shared: byte 13872 of the static shared memory is read, but no", TILE72
 )
 COLUMNS = Seen(masked(1, 8, 2, 9, 256, 72, 72), "9.0", TILE72, UNWRITTEN)
 MMA192 = "flash_attn_ext_f16<192,128,8,8,false,false>"
