@@ -130,7 +130,7 @@ def test_what_readme_says_was_compared_is_recorded():
     said = re.search(r"for (\d+) of the (\d+) shipped scenario files \((\d+) cases\) and for ([\d,]+) cases", text)
     assert said is not None
     assert [int(word.replace(",", "")) for word in said.groups()] == [len(compared), len(cases), len(names), 3680]
-    assert f"22 files in `scenarios/` itself. The other {len(cases) - len(compared)} of the {len(cases)}" in " ".join(
+    assert f"22 files directly in `scenarios/`. The other {len(cases) - len(compared)} of the {len(cases)}" in " ".join(
         (ROOT / "docs/measurements/agreement.md").read_text().split()
     )
 

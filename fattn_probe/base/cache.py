@@ -76,7 +76,7 @@ def get_or_make(
         if is_whole(folder) and fits(folder):
             return folder
         if folder.is_dir():
-            log.warning("%s: %s %s: making it again", folder, kind.what, fault_of(folder))
+            log.warning("%s: %s %s: recreating it", folder, kind.what, fault_of(folder))
         with room(folder), part() as made:
             make(made)
             seal(made)
@@ -174,12 +174,12 @@ def _mended(folder: Path, what: str, leave_out: Callable[[str], bool]) -> dict[s
     found = read_seal(folder)
     if found is None:
         if os.path.lexists(folder):
-            log.warning("%s: %s has no record of its contents: making it again", folder, what)
+            log.warning("%s: %s has no record of its contents: recreating it", folder, what)
         remove_tree(folder)
         return {}
     bad = damage(folder, found)
     if bad and not found.unfinished:  # after an interrupted change, damage is expected
-        log.warning("%s: %s is damaged (%s): making it again", folder, what, named(bad))
+        log.warning("%s: %s is damaged (%s): recreating it", folder, what, named(bad))
     in_place_of_files = [path for path in folder.iterdir() if leave_out(path.name) and path.is_dir()]
     unknown = [name for name in files_of(folder) if name not in found.files] if found.unfinished else []
     gone = (*bad, *(name for name in unknown if not leave_out(name)))
@@ -245,7 +245,7 @@ def read_document(kind: Kind, key: str) -> bytes | None:
         return None
     if head == _head(kind, body):
         return body
-    log.warning("%s: %s is damaged: making it again", path, kind.what)
+    log.warning("%s: %s is damaged: recreating it", path, kind.what)
     remove_tree(path)  # callers may write it again only when they have something new
     return None
 

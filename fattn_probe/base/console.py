@@ -85,7 +85,7 @@ class Stream:
         return cast("TextIO | None", getattr(found, "rich_proxied_file", found))
 
     def write(self, text: str) -> int:
-        """Write a text."""
+        """Write some text."""
         self._guarded(lambda stream: stream.write(text))
         return len(text)
 

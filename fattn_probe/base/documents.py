@@ -211,7 +211,7 @@ def members(data: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 def whole_lines(text: str) -> list[str]:
-    """The lines of a text, without an unfinished last line."""
+    """The lines of a string, without an unfinished last line."""
     *lines, last = text.split("\n")
     return lines if parsed(last) is None else [*lines, last]
 

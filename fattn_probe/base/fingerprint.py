@@ -106,6 +106,6 @@ WORDS = {
 
 
 def fingerprint_in(text: str) -> Fingerprint | None:
-    """The fingerprint in a text; None if an older version stored none, or stored different fields."""
+    """The fingerprint in a string; None if an older version stored none, or stored different fields."""
     plain = json.loads(text or "{}")
     return FINGERPRINT.of(plain) if plain.keys() == {field.name for field in fields(Fingerprint)} else None

@@ -20,7 +20,7 @@ def compiled(pattern: str, given: str) -> re.Pattern[str]:
 
 
 def problem_of(pattern: str) -> str:
-    """The reason why a text is not a valid regular expression; empty if it is one."""
+    """The reason why a string is not a valid regular expression; empty if it is one."""
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:

@@ -32,7 +32,7 @@ def cache_prune(
     ] = 30.0,
     as_json: flags.Json = False,
 ) -> None:
-    """Remove builds and compiled objects that have not been used recently; later runs make them again."""
+    """Remove builds and compiled objects that have not been used recently; later runs recreate them."""
     gone = prune(days)
     said = Group(builds_table(gone), f"removed {len(gone)} builds, {megabytes(total(gone))}")
     show([asdict(entry) for entry in gone], lambda: said if gone else "nothing to remove", as_json)

@@ -30,7 +30,7 @@ class Model:
     model: Annotated[Path, typer.Argument(help="A model file for llama.cpp.", metavar="MODEL.gguf")]
     prompt: Annotated[str | None, typer.Option("--prompt", help="The prompt's text.", metavar="TEXT")] = None
     tokens: Annotated[
-        int | None, typer.Option(min=0, max=MOST_TOKENS, help="Number of random tokens, instead of a text.")
+        int | None, typer.Option(min=0, max=MOST_TOKENS, help="Number of random tokens, instead of text.")
     ] = None
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the random tokens.")] = 0
     generate: Annotated[int, typer.Option(min=0, max=MOST_TOKENS, help="Tokens to generate after the prompt.")] = 1

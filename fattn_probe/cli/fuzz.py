@@ -88,7 +88,7 @@ def fuzz(
         number = run.number("finding")
         raise ComparisonError(f"{number} of {run.cases} random cases fail without a known defect of llama.cpp")
     if not run.cases:
-        raise LostError("no case was judged in time: compiling the first kernels took longer; give more --minutes")
+        raise LostError("no case was judged in time: compiling the first kernels took longer; increase --minutes")
 
 
 def seconds_of(minutes: float | None, cases: int | None) -> float | None:

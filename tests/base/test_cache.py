@@ -69,7 +69,7 @@ def test_what_is_damaged_is_made_again_with_one_line(get, made, damage, caplog):
     assert get() == folder
     assert ((folder / "a").read_text(), (folder / "deep/b").read_text(), len(made)) == ("some bytes", "more bytes", 2)
     (line,) = caplog.messages
-    assert line.startswith(f"{folder}: the thing ") and line.endswith(": making it again")
+    assert line.startswith(f"{folder}: the thing ") and line.endswith(": recreating it")
     assert (get(), len(made)) == (folder, 2)
 
 
@@ -209,7 +209,7 @@ def test_a_folder_that_grows_loses_only_what_is_damaged(cache, caplog):
     (folder / "a").unlink()
     (folder / "a").mkdir()
     with growing(folder, "the thing", lambda name: name == "log"):
-        assert caplog.messages == [f"{folder}: the thing is damaged (a and 1 more): making it again"]
+        assert caplog.messages == [f"{folder}: the thing is damaged (a and 1 more): recreating it"]
         assert {path.name for path in folder.iterdir()} == {"c", "log", "seal.json", SEEN}
     (folder / "log").unlink()
     (folder / "log").mkdir()
@@ -218,7 +218,7 @@ def test_a_folder_that_grows_loses_only_what_is_damaged(cache, caplog):
     (folder / "seal.json").write_text("")
     with growing(folder, "the thing", lambda name: name == "log"):
         assert {path.name for path in folder.iterdir()} == {"seal.json"}
-    assert caplog.messages[1:] == [f"{folder}: the thing has no record of its contents: making it again"]
+    assert caplog.messages[1:] == [f"{folder}: the thing has no record of its contents: recreating it"]
 
 
 def test_after_an_interrupted_change_nothing_is_called_damaged(cache, caplog):
@@ -272,7 +272,7 @@ def test_the_folder_of_another_program(cache, caplog):
     os.truncate(folder / "a.index", 1)
     (folder / "c.index-part").write_text("more")
     tended(kind)
-    assert caplog.messages == [f"{folder}: the folder of indexes is damaged (a.index): making it again"]
+    assert caplog.messages == [f"{folder}: the folder of indexes is damaged (a.index): recreating it"]
     assert {path.name for path in folder.iterdir()} == {"b.index", "c.index-part", "seal.json", SEEN}
 
 
@@ -294,7 +294,7 @@ def test_a_damaged_document_is_none(cache, damage, caplog):
     (path,) = (cache / "things").glob("*.document")
     path.write_bytes(DAMAGED[damage](path.read_bytes()))
     assert [read_document(KIND, "key"), read_document(KIND, "key")] == [None, None]
-    assert caplog.messages == [f"{path}: the thing is damaged: making it again"]
+    assert caplog.messages == [f"{path}: the thing is damaged: recreating it"]
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["full", "no folder"])

@@ -122,8 +122,8 @@ WORDS = {
     "history judge --lost 2 --history nowhere.db": "--lost",
     "compare op.yaml --on sim:h200 --kernel ,,": "--kernel: no name is given; kernels: llama",
     "inspect op.yaml --at block=999": "--at is the place for --trace, --npz and --break",
-    "regress op.yaml": "op.yaml:1: the file: this is a scenario, which `fattn-probe compare` judges",
-    "compare suite.yaml": "suite.yaml:1: the file: this is a suite, which `fattn-probe regress` runs",
+    "regress op.yaml": "op.yaml:1: the file: this is a scenario (see `fattn-probe compare`)",
+    "compare suite.yaml": "suite.yaml:1: the file: this is a suite (see `fattn-probe regress`)",
     "scenario check tree": "no scenario in tree",
     # what takes long
     "fuzz --on gpu": "only simulated GPUs (sim:ID) say in advance which kernels a random case needs",

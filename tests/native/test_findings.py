@@ -135,7 +135,7 @@ def test_a_scout_is_the_only_lane_of_its_block(programs, kernel):
         ("check", "product_overflows", 192, "192 * 20000000 does not fit into 'int'"),
         ("check", "index_loses_bits", 192, "3840000000 is stored in 32 bits"),
         ("check", "argument_loses_bits", 192, "10000000192 is stored in 32 bits"),
-        ("check", "uninitialized_global", 192, "byte 400 of allocation 1 is read, and nobody has ever written it"),
+        ("check", "uninitialized_global", 192, "byte 400 of allocation 1 is read, but was never written"),
         ("check", "uninitialized_vector", 192, "byte 252 of allocation 1 is read"),
         (
             "check",

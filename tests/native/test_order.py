@@ -62,7 +62,7 @@ ORDERED = [
     "1^ 1:reads 1= 1^ 1:reads 2:never_waits",
 ]
 UNORDERED = [
-    ("1:writes 2:reads", "reads", "writes", "while writes on another stream may still run, whose block (0,0,0)"),
+    ("1:writes 2:reads", "reads", "writes", "while writes on another stream may still run; its block (0,0,0)"),
     ("1:writes 1! 2:reads", "reads", "writes", "no event"),
     ("1! 1:writes 2? 2:reads", "reads", "writes", "no event"),  # recorded before
     ("1:writes 2= 2:reads", "reads", "writes", "no event"),

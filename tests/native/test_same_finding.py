@@ -57,9 +57,9 @@ def test_they_find_the_same_in_each_schedule(programs, seed):
 def test_the_writer_that_is_named_wrote_the_byte_of_all_the_last(programs):
     message = programs["races", "check"].fault("reads_a_word", simulation=MANY).message
     assert "byte 20 of allocation 0 is read" in message
-    assert "whose block (5,0,0), thread (0,0,0) writes it" in message
+    assert "its block (5,0,0), thread (0,0,0) writes it" in message
     message = programs["races", "check"].fault("reads_the_count", simulation=MANY).message
-    assert "whose block (47,0,0), thread (0,0,0) writes it" in message
+    assert "its block (47,0,0), thread (0,0,0) writes it" in message
 
 
 @pytest.mark.night

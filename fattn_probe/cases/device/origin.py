@@ -31,8 +31,8 @@ EXPLAINED = {
     Method.MEASURED: "",
     Method.ESTIMATED: "the figures are another compiler's (Debian's clang 19 for AMD GPUs, an older ptxas for sm_61 "
     "and sm_70)",
-    Method.ASSUMED: "without the compiler's figures, the most registers that __launch_bounds__ allows stand in, and no "
-    "static shared memory",
+    Method.ASSUMED: "without the compiler's figures, the most registers that __launch_bounds__ allows are assumed, and "
+    "no static shared memory",
     Method.UNKNOWN: "the launch record does not say where its figures are from",
 }
 
@@ -150,7 +150,7 @@ def merge(records: Iterable[Compiled], path: Path | None = None) -> str:
     columns: set[tuple[int, str]] = set()
     for item in (*read_table(path), *records):
         if not 0 < item.resources.registers <= 255:
-            raise InputError(f"{item.kernel}: {item.resources.registers} registers a thread, expected 1 to 255")
+            raise InputError(f"{item.kernel}: {item.resources.registers} registers per thread, expected 1 to 255")
         columns.add((item.build_number, item.arch))
         cells.setdefault(item.kernel, {})[f"{item.build_number}/{item.arch}"] = str(item.resources)
     text = io.StringIO()

@@ -42,13 +42,13 @@ BOUNDS = {
     "string_too_long": ("max_length", "at most {} characters"),
 }
 PATTERNS = {
-    ENTRY_NAME: "a name of small letters, digits and -",
+    ENTRY_NAME: "a name of lower-case letters, digits and -",
     ONE_LINE: "one line of text",
     FACT_NAME: "the name of a variable, such as ntiles_dst",
     DEVICE: "sim:NAME such as sim:h200, gpu, gpu:N, or cpu",
 }
 MOST_BITS = 256  # the largest integer shown in a message; Python refuses to print more than 4300 digits
-FACTS = "true, false, a number, text, or a list of numbers or of texts"
+FACTS = "true, false, a number, a string, or a list of numbers or strings"
 MAPPINGS = ("dict_type", "model_type", "model_attributes_type")
 KINDS = {
     "int_type": "a whole number",
@@ -153,7 +153,7 @@ def check(settings: object) -> tuple[Scenario | None, list[Refusal]]:
         found = "nothing" if settings is None else repr(settings)[:60]
         return None, [Refusal((), f"found {found}, allowed: keys such as `version: 1`")]
     if "hsk" not in settings and settings.keys() & {"scenarios", "entries", "upstream"}:
-        return None, [Refusal((), "this is a suite, which `fattn-probe regress` runs, allowed: a scenario")]
+        return None, [Refusal((), "this is a suite (see `fattn-probe regress`), allowed: a scenario")]
     matrix = settings.get("matrix") or {}
     base, problems = _checked(settings, NO_VARIATION, refuse=not matrix)
     cases = [(NO_VARIATION, base)]
@@ -209,7 +209,7 @@ def load(path: Path | str) -> Scenario:
 
 
 def loads(text: str, name: str = "scenario") -> Scenario:
-    """`load` from a text; messages show `name` instead of a path."""
+    """`load` from a string; messages show `name` instead of a path."""
     document = parse(text, name)
     found = [(mistake.line, mistake.text) for mistake in document.mistakes]
     scenario, problems = check(document.value)

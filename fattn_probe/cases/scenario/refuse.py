@@ -167,7 +167,7 @@ def _data(op: Scenario) -> Iterator[Refusal]:
         other = "K" if far == ["Q"] else "Q"
         yield Refusal(
             ("data", other),
-            f"{getattr(op.data, other).kind}, but far_below_zero needs Q and K to point against each other, "
+            f"{getattr(op.data, other).kind}, but far_below_zero needs Q and K to point in opposite directions, "
             "allowed: far_below_zero on both or neither",
         )
 

@@ -189,7 +189,7 @@ def _handover(tile: Tile, parts: Sequence[BlockPart]) -> Iterator[CoverageFindin
         )
     elif len(writers) > 1:
         yield CoverageFinding(
-            "fixup", f"{where}: {_blocks(writers)} each write dst as the tile's last", tile, blocks=writers
+            "fixup", f"{where}: {_blocks(writers)} write dst, but only the last block should", tile, blocks=writers
         )
     elif parts[-1][1].is_fixup:
         said = f"{where}: block {writers[0]} writes dst, but block {last} does the last part"
@@ -199,9 +199,9 @@ def _handover(tile: Tile, parts: Sequence[BlockPart]) -> Iterator[CoverageFindin
         if work.needs_fixup and not writes:
             said = "has needs_fixup, but does not write dst itself"
         elif work.needs_fixup and not starts_late:
-            said = "has needs_fixup, but does the tile from its beginning"
+            said = "has needs_fixup, but starts at the tile's beginning"
         elif work.needs_fixup and len(parts) == 1:
-            said = "has needs_fixup, but no block does the tile's beginning"
+            said = "has needs_fixup, but no block starts the tile"
         elif writes and starts_late and not work.needs_fixup:
             said = f"starts at KV step {work.kb0_start} without needs_fixup: earlier steps are never added"
         if said:

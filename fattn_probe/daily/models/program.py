@@ -31,7 +31,7 @@ MOST_LAYERS = 100_000
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt: a text, or if this is None, `tokens` random tokens drawn with `seed`."""
+    """A prompt: text, or if this is None, `tokens` random tokens drawn with `seed`."""
 
     text: str | None = None
     tokens: int = 0

@@ -205,7 +205,7 @@ def tiles_of(op: Op, values: Mapping[str, object]) -> tuple[float, float, float]
 
 
 PAGE = "statistics.html"
-COLUMNS = ("op", "logits", "row sums\nup to", "VKQ up to\nof f16's end", "P zero\nin f16", "tiles\nhidden")
+COLUMNS = ("op", "logits", "row sums\nup to", "VKQ up to\nof f16's max", "P zero\nin f16", "tiles\nhidden")
 KINDS = ("hidden", "partly", "clean")
 """The kinds of mask tiles: they hide everything, something, or nothing."""
 NEAR = 0.1

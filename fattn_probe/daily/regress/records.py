@@ -226,7 +226,7 @@ CASE = Document("a case of the history", StoredCase)
 
 
 def whole_op(text: str) -> str:
-    """Convert a case of a history before version 3, which stored only its sizes, to JSON with the op.
+    """Convert a case from a history older than version 3, which stored only its sizes, to JSON with the op.
 
     Its tensors are assumed to be contiguous and its scale to be the default, since neither was stored.
     """
@@ -296,7 +296,7 @@ class RunPart:
 MERGE_BASE = "merge base "
 """The prefix of a night's name if its runs only serve as baselines of other runs."""
 WHOLE = RunPart()
-"""The part of a run that only one process makes: all of it."""
+"""The part of a run made by a single process: all of it."""
 
 
 @dataclass(frozen=True)

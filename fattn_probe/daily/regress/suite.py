@@ -138,9 +138,7 @@ def load_suite(path: Path) -> Suite:
     if document.value is None:
         raise InputError(f"{path}:1: the file: found nothing, allowed: keys such as `version: 1`")
     if isinstance(document.value, dict) and document.value.keys() >= {"hsk", "n_kv"}:
-        raise InputError(
-            f"{path}:1: the file: this is a scenario, which `fattn-probe compare` judges, allowed: a suite"
-        )
+        raise InputError(f"{path}:1: the file: this is a scenario (see `fattn-probe compare`), allowed: a suite")
     try:
         suite = Suite.model_validate(document.value)
     except ValidationError as error:

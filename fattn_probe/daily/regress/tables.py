@@ -191,7 +191,7 @@ def markdown(outcomes: Sequence[Outcome], said: str = "") -> str:
 def _known(outcome: Outcome) -> str:
     """The number of known defects among the failures, in brackets; empty if there is none."""
     number = known(outcome)
-    return f" ({'all' if number == outcome.counts['fail'] else number} by known defects)" if number else ""
+    return f" ({'all' if number == outcome.counts['fail'] else number} known defects)" if number else ""
 
 
 def known(outcome: Outcome) -> int:

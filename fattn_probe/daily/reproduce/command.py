@@ -41,7 +41,7 @@ TEMPLATE = Path(__file__).with_name(PROGRAM)
 SETTERS = "    // SETTERS\n"
 HEADER = Path("ggml/include/ggml.h")
 ACCUMULATOR = re.compile(r"\bggml_prec_set_acc\(")
-"""The replacement for ggml_flash_attn_ext_set_prec, which is deprecated since 2026."""
+"""The replacement for ggml_flash_attn_ext_set_prec, deprecated in 2026."""
 
 
 def program_text(case: Named, root: Path) -> str:
@@ -161,7 +161,7 @@ def readme(case: Case, found: Found, chosen: Chosen, probe: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Turn a text into a sentence: a capital letter, a full stop, and no Markdown line breaks."""
+    """Turn a string into a sentence: a capital letter, a full stop, and no Markdown line breaks."""
     line = " ".join(text.split())
     return line[:1].upper() + line[1:] + ("" if line.endswith(".") else ".")
 
@@ -215,7 +215,7 @@ def reproduce(session: Session, request: ReproduceRequest, step: Step = quiet) -
     if tree is None:
         raise InputError("reproduce needs a llama.cpp tree: --source")
     if is_huge(case) or Checks().samples(case):
-        raise InputError(f"{case.name}: this op is too large to send, or to check its whole output")
+        raise InputError(f"{case.name}: this op is too large to send, or to check in full")
     with inputs_of(case) as inputs:
         found = find(session, case, inputs, request.target, step)
         chooser = Chooser(session, tree, case.op, request.target, request.listed_on, request.timeout, step)

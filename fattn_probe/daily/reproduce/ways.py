@@ -106,7 +106,7 @@ class Chooser:
     def line(self) -> Chosen | str:
         """A command line that runs a case of upstream's list, or the reason why there is none."""
         if self.listed is None:
-            return f"line: none of the cases of this source's test-backend-ops is this op{self.views()}"
+            return f"line: this source's test-backend-ops has no case with this op{self.views()}"
         return Chosen("line", case=self.listed, shown=self.run(self.session, self.listed))
 
     def patch(self) -> Chosen | str:

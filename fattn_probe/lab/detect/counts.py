@@ -234,7 +234,7 @@ class Unreachable(Argued):
 
 
 def matches(wanted: str, text: str) -> bool:
-    """Whether a text equals the given one, or matches it if it is a regular expression between slashes."""
+    """Whether a string equals the given one, or matches it if it is a regular expression between slashes."""
     if len(wanted) > 1 and wanted.startswith("/") and wanted.endswith("/"):
         return re.search(wanted[1:-1], text) is not None
     return wanted in ("", text)

@@ -145,7 +145,7 @@ class Contest:
     def outcome(self, question: Question, contender: Contender, target: Target) -> Outcome:
         """The output of a contender; all contenders get the same question, which does not support huge ops."""
         if is_huge(question.case):
-            return Unsupported("the op is too large to be computed whole")
+            return Unsupported("the op is too large to be computed in full")
         try:
             return contender.run(question, target, self.how)
         except TimedOutError as error:
@@ -163,7 +163,7 @@ def expected_of(question: Question, contender: Contender) -> Expected:
     op = question.op
     kernel = contender.arithmetic(op)
     if kernel is None:
-        return Expected(missing=f"there is no error model of this kernel: {DECIDES}")
+        return Expected(missing=f"there is no error model for this kernel: {DECIDES}")
     return with_gaps(Expected(partial(predict, op, operand_values(op, question.inputs), kernel)))
 
 
@@ -219,9 +219,9 @@ def cells_of(row: ContenderRow, before: ContenderRow | None, *, timed: bool) -> 
 def notes(rows: Sequence[ContenderRow], contenders: Sequence[Contender | None], *, timed: bool) -> Iterator[Text]:
     """The meaning of the columns, and further commands."""
     if len({row.judgement.output for row in rows if row.judgement.output}) > 1:
-        yield Text("bits: the start of the output's sha256; equal outputs have equal ones", "dim")
+        yield Text("bits: the start of the output's sha256, equal for equal outputs", "dim")
     if timed:
-        yield Text("time: the median and its 95 % interval; FLOP/s count what the mask hides too", "dim")
+        yield Text("time: the median and its 95 % interval; FLOP/s include the masked part", "dim")
         yield Text("roofline: of the GPU's tensor cores and memory, for a kernel that reads each operand once", "dim")
     for one in contenders:
         if not isinstance(one, Package) or not one.off_gpu:

@@ -92,12 +92,12 @@ class Profile:
 
 
 def quotient(above: float | None, below: float | None) -> float | None:
-    """A quotient; None if a number is unknown or it is undefined."""
+    """A quotient; None if a number is unknown or the quotient is undefined."""
     return None if above is None or not below else above / below
 
 
 def ratio(above: float | None, below: float | None) -> float | None:
-    """The ratio of two counts of the same kind, 1 if both are 0; None if one is unknown or it is undefined."""
+    """The ratio of two counts of the same kind, 1 if both are 0; None if one is unknown or the ratio is undefined."""
     return 1.0 if above == below == 0 else quotient(above, below)
 
 
@@ -208,7 +208,7 @@ def measure(argv: Sequence[str | Path], env: Mapping[str, str], timeout: float |
     done = run([find_ncu(), *options(), *argv], env=env, timeout=timeout, failure=None)
     if NO_PERMISSION in done.stdout + done.stderr:
         raise MachineError(
-            "ncu may not read the GPU's counters (ERR_NVGPUCTRPERM): an administrator allows it with"
+            "ncu is not allowed to read the GPU's counters (ERR_NVGPUCTRPERM): an administrator can allow it with"
             " NVreg_RestrictProfilingToAdminUsers=0, a parameter of the nvidia kernel module"
         )
     if done.code != 0:

@@ -132,7 +132,7 @@ class RooflinePicture:
         width = min(WIDTH, options.max_width - LEFT)
         drawn = roofline([(self.roof, self.point)])
         assert drawn.axes is not None
-        first, end = f"{drawn.axes[0].first:.2g}", f"{drawn.axes[0].last:.2g} flops a byte"
+        first, end = f"{drawn.axes[0].first:.2g}", f"{drawn.axes[0].last:.2g} flops per byte"
         marks = [
             Words(LEFT - 1, 0, f"{self.roof.flops / 1e12:.4g} TF/s", PLAIN, end=True),
             *(Words(LEFT - 1, row, "│", PLAIN) for row in range(HEIGHT)),
@@ -273,5 +273,5 @@ def unknowns(profiles: Sequence[Profile]) -> Iterator[Text]:
         yield Text(line, "dim")
     for profile in profiles:
         if profile.division is not None and not profile.division.known:
-            said = "the grid, and with it counts, bytes and roofline, rest on an occupancy that is not known"
+            said = "the grid, and with it the counts, bytes and roofline, depends on an unknown occupancy"
             yield Text(f"{profile.on}: {said} ({profile.division.mark})", "dim")

@@ -152,7 +152,7 @@ def document(run: ProgramRun) -> dict[str, Any]:
 
 COLUMNS = ("kernel", "launches", "grid", "block", "shared memory", "regs", "blocks\nper {unit}")
 HOST_TIME = (
-    "The times that this program measured with events belong to this computer: the simulator has no notion of time."
+    "The times that this program measured with events are times on this computer: the simulator has no notion of time."
 )
 NO_REGISTERS = "Blocks per {unit}: at most, since the registers of these kernels are not known."
 

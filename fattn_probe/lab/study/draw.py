@@ -133,7 +133,7 @@ MOST_PARTS = 2
 """A wide schedule is split into at most this many parts, one below the other; the rest becomes an ellipsis."""
 ABOUT = {
     "none": "one after the other",
-    "overlap": "softmax beside the warpgroup's own P V (algorithm 2)",
+    "overlap": "softmax overlaps the warpgroup's own P V (algorithm 2)",
     "ping-pong": "warpgroups take turns (section 3.1)",
     "both": "turns, and the overlap in each turn",
 }
@@ -198,7 +198,7 @@ def schedule_lines(scheduled: Scheduled, most: int) -> Iterator[RenderableType]:
     yield Table(columns, tuple(rows), frozenset({"slot", "stage"}), frozenset({"waited for"}), heading=columns[:3])
     if len(scheduled.timeline.events) > most:
         yield Text(f"{len(scheduled.timeline.events) - most} more", "dim")
-    moved = f"{registers.launch} registers a thread at launch; setmaxnreg: producer {registers.producer}"
+    moved = f"{registers.launch} registers per thread at launch; setmaxnreg: producer {registers.producer}"
     needed = f"consumers {registers.consumer}, of which accumulators need {registers.accumulators}"
     yield Text(f"{moved}, {needed}.")
     if scheduled.broken:

@@ -272,7 +272,7 @@ class Trace:
         worker: int = 0,
         visible: bool = True,
     ) -> None:
-        """Record a finished step; `state` is m before it, m, and l."""
+        """Record a finished step; `state` is m before the step, m after it, and l."""
         now = self._hbm.reads.total(), self._hbm.writes.total()
         reads, writes = (new - old for new, old in zip(now, self._seen, strict=True))
         rows_state = None if state is None else RowState(*(array.copy() for array in state))

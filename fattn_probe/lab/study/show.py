@@ -161,7 +161,7 @@ def tile_words(study: Study) -> str:
             tiles += f", {len(split_ranges(sizes.N_kv, B_c, tiling.splits))} splits"
         case "stream-k":
             read = study.options.inspected
-            source = f"from {read}" if read else "shares by the kernel's arithmetic"
+            source = f"from {read}" if read else "shares computed as in the kernel"
             work = f"{number_of(ntiles(launch.grid), 'tile')} of {launch.grid.iter_k} KV steps"
             tiles = f"tiles of ncols1 {launch.ncols1} queries x ncols2 {launch.ncols2} heads"
             tiles += f", nbatch_fa {launch.nbatch_fa};\n"

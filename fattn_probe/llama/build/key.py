@@ -63,7 +63,7 @@ class BuildRequest:
         if self.engine != "sim" and is_amd(self.arch):
             problems.append(f"{self.arch} is an AMD architecture: only the sim engine compiles for it")
         if self.engine != "sim" and self.sanitize:
-            problems.append("--sanitize is for the sim engine (on a GPU there is compute-sanitizer)")
+            problems.append("--sanitize is for the sim engine (on a GPU, use compute-sanitizer)")
         if self.engine != "sim" and self.flavour not in ("release", "debug"):
             problems.append(f"the {self.flavour} flavour needs the sim engine")
         if problems:
@@ -109,8 +109,8 @@ def not_with_address(flavour: str, sanitize: Iterable[str]) -> str:
     if flavour not in OWN_CHECKS or "address" not in sanitize:
         return ""
     return (
-        f"flavour {flavour} cannot have the sanitizer address: g++ does not combine them; "
-        "check finds accesses out of bounds by itself"
+        f"flavour {flavour} cannot be combined with the sanitizer address: g++ does not support both; "
+        "check finds out-of-bounds accesses by itself"
     )
 
 

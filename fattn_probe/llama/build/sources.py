@@ -89,7 +89,7 @@ class Sources:
         """The kernel case or instance with this name; InputError if it is unknown."""
         if found := kernel_named(name, self.cases):
             return found
-        raise InputError(f"the {INSTANCES}/ of this source have no kernel case {name!r}")
+        raise InputError(f"this source's {INSTANCES}/ has no kernel case {name!r}")
 
     def launched_by(self, file: str) -> list[KernelCase]:
         """The cases whose kernels a file of `launching_files` launches; empty if fattn.cu calls none of its head size.
@@ -111,7 +111,7 @@ def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
             macro = f"DECL_FATTN_{family.name.upper()}_CASE({', '.join(family.case_parameters)})"
             raise InputError(
                 f"source {tree.spec!r}: fattn-probe does not know this tree's attention kernels: its {CUDA} does not "
-                f"define {macro}, as in llama.cpp since the end of 2025"
+                f"define {macro}, which llama.cpp has defined since the end of 2025"
             )
     cmake = text_of(tree, f"{GGML}/CMakeLists.txt")
     source = tree.root / GGML
@@ -223,7 +223,7 @@ def vec_pairs(tree: Tree, quants: tuple[str, ...]) -> tuple[str, ...]:
     unknown = [pair for pair in quants if pair not in (ALL_QUANTS, *every)]
     if unknown:
         raise InputError(
-            f"K-V types {unknown[0]!r}: this tree has vec kernels for pairs of {', '.join(types)}: q8_0-f16"
+            f"K-V types {unknown[0]!r}: this tree has vec kernels for pairs of {', '.join(types)}, such as q8_0-f16"
         )
     if ALL_QUANTS in quants or (quants and tree.features.quants_option != "GGML_CUDA_FA_QUANTS"):
         return every

@@ -81,7 +81,7 @@ def builds() -> Iterator[CacheEntry]:
 def prune(days: float) -> tuple[CacheEntry, ...]:
     """Remove builds and ccache objects that have not been used for this many days; returns the removed builds.
 
-    Rewritten files and verdicts of that age are removed too, because a run makes them again. So are unfinished builds
+    Rewritten files and verdicts of that age are removed too, because a run recreates them. So are unfinished builds
     and the leftovers of killed processes and earlier versions. A build that another process is changing stays.
     """
     if parts().is_dir():

@@ -46,13 +46,13 @@ def body_of(name: str, types: Mapping[int, str]) -> tuple[str, tuple[str, ...]] 
 
 
 def arguments(text: str, types: Mapping[int, str]) -> tuple[str, ...]:
-    """The template arguments in a text, with ggml's types as in the source: `GGML_TYPE_Q8_0`."""
+    """The template arguments in a string, with ggml's types as in the source: `GGML_TYPE_Q8_0`."""
     words = TYPE.sub(lambda number: f"GGML_TYPE_{types.get(int(number.group(1)), '?').upper()}", text)
     return tuple(word.strip() for word in words.split(","))
 
 
 def product_of(name: str, files: Iterable[Path], types: Mapping[int, str]) -> str | None:
-    """The file of template-instances/ that instantiates a function of matrix products, given demangled; or None.
+    """The file of template-instances/ that instantiates a function of matrix products (a demangled name); or None.
 
     The file's header contains the function, and the file's argument is one of the function's template arguments.
     """

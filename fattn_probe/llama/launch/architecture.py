@@ -49,7 +49,7 @@ def wave_size(arch: str) -> int:
 
 
 def is_arch(text: str) -> bool:
-    """Whether a text names an architecture: nvcc's name without `sm_` (`90`, `120a`), or AMD's name (`gfx1100`)."""
+    """Whether a string names an architecture: nvcc's name without `sm_` (`90`, `120a`), or AMD's name (`gfx1100`)."""
     return NVCC_ARCH.fullmatch(text) is not None or is_amd(text)
 
 

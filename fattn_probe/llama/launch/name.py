@@ -96,7 +96,7 @@ def normalise(value: str, types: Mapping[int, str] | None = None) -> str:
 
 
 def split_top(text: str, separator: str) -> Iterator[str]:
-    """Split a text at the separators outside all brackets."""
+    """Split a string at the separators outside all brackets."""
     depth, start = 0, 0
     for i, char in enumerate(text):
         depth += (char in OPENING) - (char in CLOSING)

@@ -61,7 +61,7 @@ class TileWork:
 
     @property
     def steps(self) -> range:
-        """The KV steps; empty if the block has no turn on the tile."""
+        """The KV steps; empty if the block does no steps of the tile."""
         return range(self.kb0_start, self.kb0_stop, self.kb0_step)
 
     @property

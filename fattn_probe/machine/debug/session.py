@@ -218,7 +218,7 @@ class DebugSession:
             tail = self._channel.tail()
             raise self._lose(f"{self._doing} timed out after {deadline:g} s{self._place()}", tail) from error
         if "ptrace: Operation not permitted" in reply.log:
-            raise self._lose(f"{self.debugger[0]} may not trace a program here: {PERMIT}", self._channel.tail())
+            raise self._lose(f"{self.debugger[0]} cannot trace a program here: {PERMIT}", self._channel.tail())
         return reply
 
     def _read_reply(self, token: int | None, deadline: float) -> Reply:

@@ -258,8 +258,8 @@ def device_of(arch: str) -> Device:
         if arch_number(device.arch) == arch_number(arch):
             return device
     raise InputError(
-        f"no GPU of the catalogue has arch {arch}, so it is not known which kernels these scenarios need there; "
-        "name them with --kernel, or build without scenarios: a run compiles what it misses"
+        f"no GPU of the catalogue has arch {arch}, so the kernels that these scenarios need are unknown; "
+        "name them with --kernel, or build without scenarios: a run compiles what is missing"
     )
 
 

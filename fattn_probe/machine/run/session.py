@@ -50,7 +50,7 @@ def gpu_arch(index: int) -> str:
         done = run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader", "-i", str(index)], failure=None)
     except BuildError as error:
         raise InputError(
-            "--on gpu: no NVIDIA driver is on this machine (nvidia-smi); --on sim:h200 needs none"
+            "--on gpu: this machine has no NVIDIA driver (nvidia-smi); --on sim:h200 needs none"
         ) from error
     if done.code != 0:
         raise InputError(f"--on gpu:{index}: {(done.stdout + done.stderr).strip()}")
@@ -203,7 +203,7 @@ class Session:
                 return result
             symbol = result.symbol
             build = self.complete(target, symbol, program)
-        raise BuildError(f"{name}: after {MOST_RETRIES} kernels the build still misses {symbol}")
+        raise BuildError(f"{name}: after {MOST_RETRIES} kernels the build still lacks {symbol}")
 
     def env(self, target: Target, program: str | None = None) -> dict[str, str]:
         """The environment variables for a program on a target."""

@@ -82,9 +82,9 @@ void check_elsewhere(const char *address, size_t bytes) {
         return;
     }
     if (is_host_memory(address)) {
-        report(
-            {"host-memory", std::to_string(bytes) +
-                                " bytes of host memory are accessed, which this GPU cannot (cudaErrorIllegalAddress)"});
+        report({"host-memory",
+                std::to_string(bytes) +
+                    " bytes of host memory are accessed, but this GPU cannot access it (cudaErrorIllegalAddress)"});
     }
     if (lies == SymbolAccess::elsewhere) {
         fine[page % pages] = page;

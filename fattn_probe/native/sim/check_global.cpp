@@ -91,7 +91,7 @@ void mark_written(Granule &granule, uint32_t bytes) {
 }
 
 [[gnu::noinline, gnu::cold, noreturn]] void report_unwritten(const char *address) {
-    report({"uninitialized-global", name_byte(address) + " is read, and nobody has ever written it"});
+    report({"uninitialized-global", name_byte(address) + " is read, but was never written"});
 }
 
 // The words that some of a granule's bytes touch, as bits of Granule::reader.

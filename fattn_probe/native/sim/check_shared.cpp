@@ -94,7 +94,7 @@ Finding race(const char *what, Access earlier, size_t offset) {
 }
 
 [[gnu::noinline, gnu::cold, noreturn]] void report_unwritten(size_t offset) {
-    report({"uninitialized-shared", name_place(offset) + " is read, and nobody has written it in this block"});
+    report({"uninitialized-shared", name_place(offset) + " is read, but no thread of this block wrote it"});
 }
 
 inline void read_cell(Cell &cell, Access access, size_t offset) {

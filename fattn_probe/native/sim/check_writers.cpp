@@ -35,7 +35,7 @@ std::mutex transfers_mutex;
 std::vector<PendingTransfer> transfers;
 constexpr uint16_t not_queued = 0;
 
-// "is read before cudaGridDependencySynchronize(), while f may still run, whose block (0,0,0), thread (3,1,0) writes
+// "is read before cudaGridDependencySynchronize(), while f may still run; its block (0,0,0), thread (3,1,0) writes
 // it".
 [[gnu::noinline, gnu::cold, noreturn]] void report_order(const char *address, bool write, uint16_t number,
                                                          const Writer *writer) {
@@ -45,14 +45,14 @@ constexpr uint16_t not_queued = 0;
     Finding finding = {"race-between-kernels",
                        name_byte(address) + (write ? " is written" : " is read") +
                            (before_wait ? " before cudaGridDependencySynchronize(), while "
-                                        : ", and no event and no wait of the host comes before, while ") +
+                                        : " with no event or host wait before it, while ") +
                            (other.is_kernel ? kernel_name(other.call).name : std::string(other.call)) +
                            (before_wait ? "" : " on another stream")};
     if (writer == nullptr) {
         finding.message += ", which writes it, may still run";
         finding.earlier = other.stack;
     } else {
-        finding.message += " may still run, whose block (" + text_of(place_in(other.grid, writer->thread.block), ",") +
+        finding.message += " may still run; its block (" + text_of(place_in(other.grid, writer->thread.block), ",") +
                            "), thread (" + text_of(place_in(other.block, writer->thread.number & thread_bits), ",") +
                            ") writes it";
         finding.earlier = {reinterpret_cast<void *>((writer->place_and_kernel >> 16) - 1)};

@@ -27,7 +27,7 @@ Finding fault_at(const void *address) {
     const char *end = worker->shared_arena() + Worker::arena_bytes;
     if (address >= end && address < end + guard_bytes) {
         return {"out-of-bounds", "byte " + std::to_string(static_cast<const char *>(address) - start) +
-                                     " of the dynamic shared memory is accessed, which has " +
+                                     " of the dynamic shared memory is accessed, but it has only " +
                                      std::to_string(end - start) + " bytes"};
     }
     return {kind_of_fault(address), describe_fault(address)};

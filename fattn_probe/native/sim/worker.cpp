@@ -384,7 +384,7 @@ void Worker::report_deadlock() {
     char text[400];
     if (stuck != nullptr) {
         snprintf(text, sizeof(text),
-                 "%u lanes wait in %s for lanes of their warp that never come (%u threads at a barrier, %u returned)",
+                 "%u lanes wait in %s for lanes of their warp that never arrive (%u threads at a barrier, %u returned)",
                  in_warp, stuck->place, waiting, returned);
         report_from(stuck, {"lanes-missing", text, stuck});
     }

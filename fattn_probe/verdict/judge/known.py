@@ -255,11 +255,11 @@ def known_defect(failure: Failure, origin: SourceOrigin) -> Known:
 def by_defect(known: Iterable[str]) -> list[str]:
     """One sentence for each known defect, from the ids of the cases' defects (empty for no defect).
 
-    `46 fail by volta-columns, a known defect of llama.cpp: on Volta the dispatch chooses an mma kernel of ...`
+    `46 fail because of volta-columns, a known defect of llama.cpp: on Volta the dispatch chooses an mma kernel of ...`
     """
     about = {id: f": {defect.about}" for id, defect in defects().items()}
     return [
-        f"{number} fail{'s' * (number == 1)} by {id}, {UPSTREAMS}{about.get(id, '')}"
+        f"{number} fail{'s' * (number == 1)} because of {id}, {UPSTREAMS}{about.get(id, '')}"
         for id, number in Counter(filter(None, known)).items()
     ]
 

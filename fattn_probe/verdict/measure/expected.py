@@ -157,7 +157,7 @@ def with_gaps(expected: Expected) -> Expected:
         if predicted is not None and (left := ~predicted if odd is None else odd & ~predicted).any():
             gaps.append(
                 f"the error model has no number for {int(left.sum())} of {left.size} rows, whose K or V is too large: "
-                f"{DECIDES} there"
+                f"{DECIDES} for these"
             )
     if odd is not None and odd.any():
         gaps.append(
@@ -198,7 +198,7 @@ def _against_prediction(dst: F32, reference: F64, prediction: Prediction, rows: 
     wide = above(by_row, ROW_LIMIT) | (above(by_row, limit) if above(whole, limit) else False)
     with np.errstate(invalid="ignore"):
         wrong = above(by_bound, 1.0) | (wide[..., None] & (error > 2 * row_rmse[..., None]))
-    said = f"RMSE {whole:.2f} of the predicted, largest error {by_bound.max():.2f} of its bound"
+    said = f"RMSE {whole:.2f} times the prediction, largest error {by_bound.max():.2f} times its bound"
     if not finite.any():
         said = "no element is finite"
     design = Design(

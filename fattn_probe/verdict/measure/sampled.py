@@ -47,12 +47,12 @@ class Sampled:
         if self.complete is None:
             return (
                 f"{exactly}, including first and last rows, tile and stream-K seams and mask edges; the others only "
-                "for being finite and inside V's convex hull (--sample all checks all)"
+                "for finite values inside V's convex hull (--sample all checks all)"
             )
         ran = "" if self.blocks is None else f"ran {self.blocks} of {self.of_blocks} blocks of the attention kernel, "
         return (
             f"{ran}{exactly}, in the first and the last output tile and in tiles all over the output; "
-            f"{self.complete - self.rows} other rows of these tiles only for being finite and inside V's convex hull "
+            f"{self.complete - self.rows} other rows of these tiles only for finite values inside V's convex hull "
             "(--sample all runs and checks all)"
         )
 

@@ -86,7 +86,7 @@ def render_difference(difference: Difference) -> RenderableType:
             more = "; ..." if len(cut.tiles) > LISTED_BLOCKS else ""
             made = f"computed by block{'s' * (len(cut.blocks) > 1)} {_blocks(cut.blocks)}"
             placed = f"{len(cut.tiles)} of {cut.of} output tiles (tile{several} {tiles}{more}), {made}"
-            parts.append(Text(f"  where, by the launches of {name}: {placed}"))
+            parts.append(Text(f"  where, according to the launches of {name}: {placed}"))
     rows = []
     for row in difference.worst:
         words = [str(place) for place in (row.at.sequence, row.at.query, row.at.head, row.at.d)]

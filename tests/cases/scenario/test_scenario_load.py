@@ -65,7 +65,7 @@ def test_all_mistakes_and_missing_keys_are_reported_together_in_the_order_of_the
         ("inspect: {trace: {lane: 32}}", "inspect.trace.lane: found 32, allowed: less than 32"),
         (
             "expect: {ntiles: {a: 1}}",
-            "expect.ntiles: found {'a': 1}, allowed: true, false, a number, text, or a list of numbers or of texts",
+            "expect.ntiles: found {'a': 1}, allowed: true, false, a number, a string, or a list of numbers or strings",
         ),
         ("layout: {V: {rows: 3}}", "layout.V.kind: missing, allowed: contiguous, view, view_of_K"),
         ("data:\n  V:\n    kind: uniform\n    scale: -1", "x.yaml:11: data.V.scale: found -1, allowed: at least 1e-37"),
@@ -120,7 +120,7 @@ def test_all_mistakes_and_missing_keys_are_reported_together_in_the_order_of_the
         ),
         (
             "data: {Q: {kind: far_below_zero}}",
-            "data.K: uniform, but far_below_zero needs Q and K to point against each other, allowed: "
+            "data.K: uniform, but far_below_zero needs Q and K to point in opposite directions, allowed: "
             "far_below_zero on both or neither",
         ),
         ("mask: {kind: sequences, count: 4}", "mask.count: 4 sequences of 3 queries and 32 KV rows, allowed: 1 to 3"),

@@ -391,7 +391,7 @@ def test_gqa_without_colour():
         "      0 │0          ┃1          ┃2          ┃3          │",
         "      1 │4          ┃5          ┃6          ┃7          │",
         "│n  block n   ┃  seam: the fixup kernel adds the two parts",
-        "8 blocks on 2 output tiles of 4 KV steps; 1 KV step a block. Each tile is",
+        "8 blocks on 2 output tiles of 4 KV steps; 1 KV step per block. Each tile is",
         "divided among 4 blocks.",
     ]
 
@@ -425,7 +425,7 @@ def test_rows_left_out_and_blocks_without_work_are_counted():
     assert sum(left_out) + 10 == 97
     lines = drawn(stream_k(Grid(2, 1, 7, 2, 1), 92), 200)
     assert lines[-1] == (
-        "92 blocks on 14 output tiles of 2 KV steps; 0 to 1 KV step a block. 64 blocks have nothing to do. "
+        "92 blocks on 14 output tiles of 2 KV steps; 0 to 1 KV step per block. 64 blocks have nothing to do. "
         "Each tile is divided among 2 blocks."
     )
 
@@ -630,7 +630,7 @@ def test_a_step_that_no_block_does_or_two_do():
     kinds = {finding.kind: finding.message for finding in check(facts).findings}
     expected = "KV step 3 of sequence 0, KV head 0, head group 0, query tile 0 is done 2 times, by blocks 2 and 3"
     assert kinds["overlap"] == expected
-    assert kinds["fixup"].endswith("blocks 2 and 3 each write dst as the tile's last")
+    assert kinds["fixup"].endswith("blocks 2 and 3 write dst, but only the last block should")
 
 
 ALONE = "no block does the tile of sequence 0, KV head 7, head group 3, query tile 0"

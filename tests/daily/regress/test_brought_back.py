@@ -46,7 +46,7 @@ def test_a_tree_of_unknown_release_fails_by_a_defect_that_was_mended(regress, tm
     said = regress("two.yaml", "--source", ours, on="sim:h200", flavour="check", code=5)
     assert "maybe paired-barriers, a known defect of llama.cpp: the code has it, but not every" in said
     said = regress("two.yaml", "--source", PAIRED, on="sim:h200", flavour="check", code=0)
-    assert "1 fails by paired-barriers, a known defect of llama.cpp" in said
+    assert "1 fails because of paired-barriers, a known defect of llama.cpp" in said
 
 
 def test_a_patch_that_brings_a_defect_in_fails(regress, tmp_path):

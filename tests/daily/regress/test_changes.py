@@ -283,7 +283,7 @@ def test_an_output_that_is_unjudged_in_one_run_only_and_a_failure_beside_one():
 
 
 TRAPS = [Result(f"trap-{i}", "d", "fail", "trap: __trap()", failure="trap", known="volta-columns") for i in range(46)]
-LINE = f"46 fail by volta-columns, a known defect of llama.cpp: {defects()['volta-columns'].about}"
+LINE = f"46 fail because of volta-columns, a known defect of llama.cpp: {defects()['volta-columns'].about}"
 
 
 def with_traps(*others):
@@ -312,7 +312,7 @@ def test_a_known_defect_is_one_line_or_row_instead_of_46_but_other_failures_stay
 
 def test_only_what_is_no_known_defect_fails_the_run():
     raise_if_regressed([with_traps()], 0.02)
-    with pytest.raises(ComparisonError, match=r"47 cases are wrong \(46 by known defects\)"):
+    with pytest.raises(ComparisonError, match=r"47 cases are wrong \(46 known defects\)"):
         raise_if_regressed([with_traps(WRONG)], 0.02)
     with pytest.raises(ComparisonError, match=r"^sim:h200: 1 case is wrong; no baseline yet$"):
         raise_if_regressed([Outcome(RUN, {WRONG.name: WRONG}, None, (), 1)], 0.02)
@@ -378,7 +378,7 @@ def test_the_history_keeps_a_known_defect_and_the_page_names_it_once(empty):
     assert {item.known for item in empty.results(run).values()} == {"volta-columns", ""}
     assert empty.results(run)["wrong"].diagnosis == CAUSE
     page = report(empty)
-    assert page.count("46 fail by volta-columns") == 1
+    assert page.count("46 fail because of volta-columns") == 1
     wrong = page[page.index("<h3>Wrong outputs</h3>") : page.index("scenarios through")]
     assert "not as designed" in wrong and CAUSE in html.unescape(wrong).replace("<wbr>", "")
     assert "trap-7" not in wrong

@@ -24,7 +24,7 @@ COLUMNS = "run, name, digest, at, status, reason, metrics, output, launches, sec
 def rows(run, seconds):
     metrics = json.dumps({"nmse": 1e-7, "error_by_bound": 0.2} | {f"metric{number}": 0.125 for number in range(14)})
     times = json.dumps([seconds] * 5 if seconds else [])
-    reason = "as designed: RMSE 1.01 of the predicted, largest error 0.26 of its bound; accurate: NMSE 7.45e-08"
+    reason = "as designed: RMSE 1.01 times the prediction, largest error 0.26 times its bound; accurate: NMSE 7.45e-08"
     for number in range(CASES):
         head = (run, f"case{number}", f"{number:016x}", "2026-01-01T00:00:00.000+00:00", "pass", reason, metrics)
         yield (*head, f"{number:064x}", number % KERNELS + 1, times, "", 0.2, 1e-7, seconds)

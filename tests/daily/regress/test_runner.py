@@ -385,7 +385,7 @@ def test_a_filter_may_leave_an_entry_without_cases_but_not_all(suite):
         ),
         ("    only: n_q=2", "    flavour: coverage", "flavour"),
         ("scenarios: [a.yaml]\n    sanitize", "sanitize", r"entries.1: without cases, allowed: scenarios, or up"),
-        ("name: memory", "name: a/b", "name: found 'a/b', allowed: a name of small letters, digits and -$"),
+        ("name: memory", "name: a/b", "name: found 'a/b', allowed: a name of lower-case letters, digits and -$"),
         ("{sample: 8}", "{sampel: 8}", r":16: entries.1.check.sampel: unknown key, .*; did you mean 'sample'\?$"),
         ("{sample: 8}", "{sample: 0}", r":16: entries.1.check.sample: found 0, allowed: auto, all or at least 1$"),
         ("sanitize: [address]", "sanitize: [thread]", "sanitize.0: found 'thread', allowed: address, undefined$"),

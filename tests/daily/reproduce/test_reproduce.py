@@ -381,7 +381,7 @@ def test_a_line_comes_first_then_a_patch_then_a_file(choose):
     found = choose("auto", listed=OTHERS, patch=["fail"] * 3)
     assert (found.way, found.case) == ("patch", IN_LIST[0])
     assert "+    test_cases.emplace_back(new test_flash_attn_ext(128, 128, 4, {12, 1}, 512, 1, " in found.patch
-    assert found.reasons == ("line: none of the cases of this source's test-backend-ops is this op",)
+    assert found.reasons == ("line: this source's test-backend-ops has no case with this op",)
     found = choose("auto", listed=OTHERS, patch=["ok"] * 3)
     assert found.way == "file"
     assert found.reasons[1] == "patch: upstream's test failed in 0 of 3 runs"
@@ -406,7 +406,7 @@ def test_the_wanted_way_is_taken_whether_it_fails_or_not(choose):
     assert choose("line", listed=IN_LIST, target=None).shown is None
     assert choose("patch", listed=OTHERS, target=None).patch
     assert choose("file", listed=IN_LIST).way == "file"
-    with pytest.raises(InputError, match="line: none of the cases"):
+    with pytest.raises(InputError, match="line: this source's test-backend-ops has no case"):
         choose("line", listed=OTHERS)
     with pytest.raises(InputError, match="in its list already"):
         choose("patch", listed=IN_LIST)

@@ -120,7 +120,7 @@ def test_a_known_defect_is_counted_apart_and_once():
     tally.add(judged(5, GQA))
     assert (tally.cases, tally.number("known defect"), tally.number("finding"), tally.number("pass")) == (4, 2, 1, 1)
     lines = "\n".join(summary(tally))
-    assert "2 fail by mask-scan, a known defect of llama.cpp" in lines
+    assert "2 fail because of mask-scan, a known defect of llama.cpp" in lines
     assert f"finding: {smallest.WRONG} (mma_f16) on sim:h200, 1 case, such as fuzz-0-0" in lines
     (found,) = document(tally)["findings"]
     assert found["scenario"] == GQA

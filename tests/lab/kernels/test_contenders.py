@@ -274,7 +274,7 @@ class Exact(Unwilling):
 def test_a_kernel_without_an_error_model_is_judged_by_the_scenario_s_tolerance():
     good, bad, none = rows([Exact(), Exact(off=0.1), Unwilling()], case_of())
     assert [row.judgement.status for row in (good, bad, none)] == [Status.PASS, Status.FAIL, Status.UNSUPPORTED]
-    assert "no error model of this kernel" in good.judgement.missing
+    assert "no error model for this kernel" in good.judgement.missing
     assert good.judgement.output != bad.judgement.output
     assert bad.judgement.diagnosis is not None
     assert good.seconds == ()  # a simulated GPU has no times

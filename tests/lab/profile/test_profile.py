@@ -134,7 +134,7 @@ def test_an_occupancy_that_is_not_known_is_marked(origin, regs, said):
     text = " ".join(shown(render(done, devices)).split())
     assert said in text
     assert all((line in text) is (regs is not None) for line in legend([origin]))
-    rests = f"the grid, and with it counts, bytes and roofline, rest on an occupancy that is not known ({origin.mark})"
+    rests = f"the grid, and with it the counts, bytes and roofline, depends on an unknown occupancy ({origin.mark})"
     assert (rests in text) is (not origin.known)
     (found,) = document(done, devices)["profiles"]
     assert found["division_origin"] == found["launches"][0]["origin"] == str(origin)
@@ -260,7 +260,7 @@ def test_a_run_hands_over_the_csv(tmp_path, monkeypatch):
 def test_where_ncu_may_not_count_one_sentence_says_so_and_otherwise_what_ncu_said(tmp_path, monkeypatch):
     said = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters"
     stand_in(tmp_path, monkeypatch, f'echo "{said}"; exit 1')
-    with pytest.raises(MachineError, match="ncu may not read the GPU's counters") as error:
+    with pytest.raises(MachineError, match="ncu is not allowed to read the GPU's counters") as error:
         measure(["runner"], {}, 10)
     assert "\n" not in str(error.value)
     stand_in(tmp_path, monkeypatch, "echo no such device >&2; exit 9")

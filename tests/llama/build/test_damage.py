@@ -55,7 +55,7 @@ def test_a_damaged_program_is_made_again_with_one_line(request_, made, caplog, n
     ensure(request_)
     assert made[1:] == [[name]]
     assert (folder / name).read_text() == f"what is in {name}"
-    assert caplog.messages == [f"{folder}: the build is damaged ({name}): making it again"]
+    assert caplog.messages == [f"{folder}: the build is damaged ({name}): recreating it"]
     ensure(request_)
     assert len(made) == 2
 

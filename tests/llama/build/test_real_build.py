@@ -60,7 +60,7 @@ def test_a_truncated_library_is_linked_again(build, caplog):
     again = ensure(build.request)
     assert library.stat().st_size == size
     assert again.objects == Objects(), "only the link"
-    assert caplog.messages == [f"{build.folder}: the build is damaged (lib/libggml-cuda.so): making it again"]
+    assert caplog.messages == [f"{build.folder}: the build is damaged (lib/libggml-cuda.so): recreating it"]
     assert says(build.runner).startswith("fattn-runner: usage:")
 
 

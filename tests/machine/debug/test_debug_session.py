@@ -160,7 +160,7 @@ def test_a_machine_that_forbids_to_trace_says_what_would_permit_it(gdb, probe, t
     subprocess.run(["g++", "-shared", "-fPIC", tmp_path / "forbid.cpp", "-o", library], check=True)
     forbidden = ["env", f"LD_PRELOAD={library}", *gdb]
     with (
-        pytest.raises(LostError, match=r"may not trace a program here: .*SYS_PTRACE"),
+        pytest.raises(LostError, match=r"cannot trace a program here: .*SYS_PTRACE"),
         DebugSession(forbidden, probe) as session,
     ):
         if inside:

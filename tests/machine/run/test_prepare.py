@@ -250,5 +250,5 @@ def test_a_given_build_is_for_one_engine_and_one_architecture(tmp_path, name, ne
 
 
 def test_a_kernel_that_stays_missing_ends_with_its_name(session):
-    with pytest.raises(BuildError, match=f"gqa: after {MOST_RETRIES} kernels the build still misses _Z4name"):
+    with pytest.raises(BuildError, match=f"gqa: after {MOST_RETRIES} kernels the build still lacks _Z4name"):
         session.completing("gqa", CPU, "program", lambda build: Missing("_Z4name"))

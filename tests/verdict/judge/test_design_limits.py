@@ -382,7 +382,7 @@ def test_the_numbers_are_those_of_the_finite_elements():
     assert nothing.reason == "no element is finite"
     found = design(dst, predicted())
     assert (found.rmse_by_predicted, found.row_rmse_by_predicted) == (1.0, 0.5)
-    assert found.error_by_bound == R / 2.0**-3 and found.reason.startswith("RMSE 1.00 of the predicted")
+    assert found.error_by_bound == R / 2.0**-3 and found.reason.startswith("RMSE 1.00 times the prediction")
 
 
 def test_a_models_unit_is_its_own_error_beside_what_is_ignored():
@@ -401,7 +401,7 @@ def test_a_models_unit_is_its_own_error_beside_what_is_ignored():
 def test_the_expected_error_is_as_designed_and_says_so():
     verdict = judge(MODEL, REFERENCE, Tolerance(), expected=Expected(predicted))
     assert verdict.status is Status.PASS and verdict.design.rmse_by_predicted == 1.0
-    assert verdict.reason.startswith("as designed: RMSE 1.00 of the predicted, largest error 0.")
+    assert verdict.reason.startswith("as designed: RMSE 1.00 times the prediction, largest error 0.")
     assert verdict.design.why == "mma-f16 sums P.V in f16"
 
 

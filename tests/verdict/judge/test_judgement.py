@@ -262,7 +262,7 @@ def test_a_known_defect_is_explained_once_and_still_fails():
     found = [*trapped(3), row_of(Case("bad"), "sim:h200", bad())]
     text = shown(render(found))
     assert text.count("in flash_attn_ext_f16") == 1
-    assert text.count("3 fail by volta-columns, a known defect of llama.cpp: on Volta ") == 1
+    assert text.count("3 fail because of volta-columns, a known defect of llama.cpp: on Volta ") == 1
     assert "fail bad on sim:h200" in text
     with pytest.raises(ComparisonError) as raised:
         raise_if_failed(found)

@@ -146,7 +146,7 @@ AT_TWO_BARRIERS = Finding(
 BARRIERS = Seen(OP, "8.9", MMA16, AT_TWO_BARRIERS, build_number="7551")
 TILE72 = "flash_attn_tile<72,72,32,1,false>"
 UNWRITTEN = Finding(
-    "uninitialized-shared", "uninitialized-shared: byte 13872 of the static shared memory is read, and nobody", TILE72
+    "uninitialized-shared", "uninitialized-shared: byte 13872 of the static shared memory is read, but no", TILE72
 )
 COLUMNS = Seen(masked(1, 8, 2, 9, 256, 72, 72), "9.0", TILE72, UNWRITTEN)
 MMA192 = "flash_attn_ext_f16<192,128,8,8,false,false>"
@@ -451,8 +451,8 @@ def test_every_defect_has_a_scenario_a_section_and_a_test_and_every_condition_is
             re.compile(pattern)
     known = ["", "volta-columns", "masked-rows", "volta-columns", ""]
     assert by_defect(known) == [
-        f"2 fail by volta-columns, a known defect of llama.cpp: {defects()['volta-columns'].about}",
-        f"1 fails by masked-rows, a known defect of llama.cpp: {defects()['masked-rows'].about}",
+        f"2 fail because of volta-columns, a known defect of llama.cpp: {defects()['volta-columns'].about}",
+        f"1 fails because of masked-rows, a known defect of llama.cpp: {defects()['masked-rows'].about}",
     ]
 
 

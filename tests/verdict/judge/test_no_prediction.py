@@ -164,7 +164,7 @@ def test_a_row_without_a_prediction_is_named_and_the_others_are_still_held():
     expected = with_gaps(Expected(lambda: prediction))
     assert (
         expected.missing
-        == f"the error model has no number for 1 of 36 rows, whose K or V is too large: {DECIDES} there"
+        == f"the error model has no number for 1 of 36 rows, whose K or V is too large: {DECIDES} for these"
     )
     verdict = judge(CORRECT, REFERENCE, Tolerance(), expected=expected)
     assert verdict.status is Status.PASS and "; 1 of 36 rows are within the tolerance" in verdict.reason

@@ -164,7 +164,7 @@ def summary(facts: Facts) -> list[str]:
     blocks, tiles = number_of(len(shares), "block"), number_of(len(rows), "output tile")
     each, idle = shares.values(), [*shares.values()].count(0)
     said = [
-        f"{blocks} on {tiles} of {grid.iter_k} KV steps; {extent(each)} KV step{'s' * (max(each) != 1)} a block.",
+        f"{blocks} on {tiles} of {grid.iter_k} KV steps; {extent(each)} KV step{'s' * (max(each) != 1)} per block.",
         *([f"{number_of(idle, 'block')} {'has' if idle == 1 else 'have'} nothing to do."] if idle else []),
     ]
     parts = [len(row.spans) for row in rows if len(row.spans) > 1]

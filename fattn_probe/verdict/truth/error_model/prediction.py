@@ -247,8 +247,8 @@ def why(op: Op, kernel: Kernel, rows: RowErrors, causes: dict[str, float]) -> st
         cause = "small weights that are zero in f16"
     share = 100 * causes[most] / (sum(causes.values()) or 1.0)
     return (
-        f"{kernel.name} sums P.V in {number}, {kernel.split.group} product{'s' * (kernel.split.group > 1)} a rounding: "
-        f"{np.nanmean(rows.roundings):.0f} roundings in each of {kernel.split.accumulators} accumulators a block; "
-        f"Q in {kernel.q}, P in {'f16' if kernel.weights is HALF else 'f32'}"
+        f"{kernel.name} sums P.V in {number}, {kernel.split.group} product{'s' * (kernel.split.group > 1)} per "
+        f"rounding: {np.nanmean(rows.roundings):.0f} roundings in each of {kernel.split.accumulators} accumulators per "
+        f"block; Q in {kernel.q}, P in {'f16' if kernel.weights is HALF else 'f32'}"
         f"{converted}; {share:.0f} % of the expected square error is {cause}"
     )

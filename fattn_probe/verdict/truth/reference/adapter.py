@@ -107,7 +107,7 @@ def _misfits(view: TensorView, inputs: Mapping[str, Bytes]) -> list[str]:
     if view.nb[0] != type_size(view.type):
         return [f"{view.name} has nb[0] = {view.nb[0]}, elements of {view.type} lie {type_size(view.type)} bytes apart"]
     if view.root not in inputs:
-        return [f"the bytes of {view.root} are missing; given are those of {', '.join(sorted(inputs))}"]
+        return [f"the bytes of {view.root} are missing; the inputs are {', '.join(sorted(inputs))}"]
     memory: npt.NDArray[Any] = inputs[view.root]
     if memory.dtype != np.uint8 or memory.ndim != 1:
         return [f"{view.root} is {memory.dtype} {memory.shape}; it must be its raw bytes, uint8 and 1-D"]

@@ -101,7 +101,7 @@ def test_what_f16_accumulators_lose(n_kv):
     prediction = predicted(biased(n_kv).op, values_of(biased(n_kv)), RTX3060, 86)
     assert prediction.mean_error == pytest.approx(measured["mean_error"], rel=0.1, abs=3e-4)
     assert prediction.rmse == pytest.approx(measured["rmse"], rel=0.1)
-    words = f"mma-f16 sums P.V in f16, 16 products a rounding: {n_kv // 16} roundings in each of 1 acc"
+    words = f"mma-f16 sums P.V in f16, 16 products per rounding: {n_kv // 16} roundings in each of 1 acc"
     assert prediction.why.startswith(words)
 
 
@@ -176,7 +176,7 @@ def test_why_names_converted_operands_and_the_largest_cause():
     )
     rows: Any = SimpleNamespace(roundings=np.array([6.0, np.nan]))
     said = why(op, kernel, rows, {"logits": 1.0, "weights": 3.0})
-    assert said.startswith("tile sums P.V in f16, 1 product a rounding: 6 roundings in each of 4 accumulators a block")
+    assert said.startswith("tile sums P.V in f16, 1 product per rounding: 6 roundings in each of 4 accumulators per")
     assert said.endswith(
         "Q in f32, P in f32, K (q8_0) converted to f16; 75 % of the expected square error is P rounded to f16"
     )
