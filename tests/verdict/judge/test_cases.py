@@ -18,6 +18,7 @@ from fattn_probe.machine.run.capture import Capture, Part, inputs_of
 from fattn_probe.machine.run.outcome import Lost, Unsupported
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge import cases as judge_module
+from fattn_probe.verdict.judge import cases
 from fattn_probe.verdict.judge.cases import Answers, JudgedCase, expect, explained, judge_on, judged, judged_case
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.known import Known
@@ -225,15 +226,19 @@ def test_a_baseline_is_the_model_of_runs_with_the_same_launches(subject, made, s
 
 
 @pytest.mark.parametrize(
-    ("factor", "signs", "asked", "kinds"),
+    ("factor", "signs", "defect", "asked", "kinds"),
     [
-        (1.0, (1, -1, 1), [0, 1], ["nondeterministic"]),
-        (1.0, (1, 1, 1), [0, 1], ["v-sum"]),
-        (0.75, (0, -1, -1), [0], ["output-scale"]),
+        (1.0, (1, -1, 1), "", [0, 1], ["nondeterministic"]),
+        (1.0, (1, -1, 1), "q8-race", [0, 1], ["v-sum"]),
+        (1.0, (1, 1, 1), "", [0, 1], ["v-sum"]),
+        (0.75, (0, -1, -1), "", [0], ["output-scale"]),
     ],
-    ids=["a race", "always the same", "a cause that predicts the output"],
+    ids=["a race", "a race of llama.cpp itself", "always the same", "a cause that predicts the output"],
 )
-def test_a_wrong_output_that_no_cause_predicts_is_run_once_more(subject, made, factor, signs, asked, kinds):
+def test_a_wrong_output_that_no_cause_predicts_is_run_once_more(
+    subject, made, monkeypatch, factor, signs, defect, asked, kinds
+):
+    monkeypatch.setattr(cases, "known_of", lambda *_, **__: Known(defect))
     noise = np.random.default_rng(0).normal(0, 0.01, made[1].shape).astype(np.float32)
     outputs = [np.float32(factor) * made[1] + np.float32(sign) * noise for sign in signs]
     one = subject(*outputs)
