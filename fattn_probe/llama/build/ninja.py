@@ -193,7 +193,11 @@ def run_ninja(
     output goes to build.log. Ninja runs on its own terminal, because only then does it print the start of each step. A
     failed step raises BuildError; an interrupt first stops ninja and its compilers.
     """
-    folder, before, variables = growth.folder, logged(growth.folder), dict(env or {})
+    folder, variables = growth.folder, dict(env or {})
+    with contextlib.suppress(OSError), (folder / ".ninja_log").open("rb+") as file:
+        if not file.read().endswith(b"\n"):  # damaged: ninja would append its next row to half a row
+            file.write(b"\n")
+    before = logged(folder)
     records = [path for path in map(folder.joinpath, RECORDS) if path.exists()]
     argv = [str(Path(ninja.BIN_DIR) / "ninja"), "-C", str(folder), *targets]
     if isinstance(jobs, JobSlots):
