@@ -3,6 +3,7 @@
 Each step is a function of a `JudgedCase`; `judged` calls them in order and makes the `Judgement`.
 """
 
+import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,10 +19,11 @@ from fattn_probe.llama.launch.constants import Constants, known_constants, vec_a
 from fattn_probe.llama.launch.families import VEC
 from fattn_probe.llama.launch.geometry import Geometry, division_origin, geometry_of
 from fattn_probe.llama.launch.record import LaunchRecord
+from fattn_probe.machine.run.base import base_of
 from fattn_probe.machine.run.capture import Capture, Part, inputs_of
 from fattn_probe.machine.run.command import Work, describe
 from fattn_probe.machine.run.outcome import Finding, Ran, RunOutcome
-from fattn_probe.machine.run.prepare import dry_launches
+from fattn_probe.machine.run.prepare import dry_launches, prepare
 from fattn_probe.machine.run.session import Session, arch_of
 from fattn_probe.verdict.diagnose.diagnosis import Diagnosis, Evidence, diagnose, needs_another, with_another
 from fattn_probe.verdict.judge.bitwise import (
@@ -37,7 +39,7 @@ from fattn_probe.verdict.judge.bitwise import (
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.expectation import bit_exact, expected_of, uses_model
 from fattn_probe.verdict.judge.judgement import Judgement, attention_kernel, status_of
-from fattn_probe.verdict.judge.known import Failure, Known, known_defect
+from fattn_probe.verdict.judge.known import UPSTREAMS, Failure, Known, known_defect
 from fattn_probe.verdict.judge.origin import origin_in
 from fattn_probe.verdict.judge.support import (
     LOST,
@@ -179,7 +181,7 @@ def judged(subject: JudgedCase, result: Capture | RunOutcome) -> Judgement:
     verdict, finding = verdict_without_output(result), finding_of(result)
     if verdict.status is Status.UNSUPPORTED and target.engine != "cpu":
         verdict, checks = refused(subject, verdict)
-    known = known_of(subject, verdict, finding=finding)
+    known = as_in_base(subject, known_of(subject, verdict, finding=finding), finding)
     return Judgement(
         case=case.name,
         on=str(target),
@@ -207,7 +209,7 @@ def judged_output(subject: JudgedCase, capture: Capture) -> Judgement:
         diagnosis = explained(subject, verdict, own, None if sampled is None else sampled.rows)
     if verdict.status is Status.PASS:
         checks += checks_of_correct(subject, capture, verdict.design)
-    known = known_of(subject, verdict, checks, capture=capture)
+    known = as_in_base(subject, known_of(subject, verdict, checks, capture=capture))
     return Judgement(
         case=case.name,
         on=str(subject.target),
@@ -358,6 +360,36 @@ def known_of(
         right_for,
     )
     return known_defect(failure, origin_in(subject.session, subject.target))
+
+
+def as_in_base(subject: JudgedCase, known: Known, finding: Finding | None = None) -> Known:
+    """A known defect of an edited or patched source if the base fails because of it, too; otherwise a doubt.
+
+    A change may add a fault with the signs of a defect to a case that the defect does not affect.
+    """
+    base = base_of(subject.session.options) if known.id else None
+    if base is None:
+        return known
+    if base.missing:
+        return Known(doubt=f"maybe {known.id}, {UPSTREAMS}, but {base.words} cannot run: {base.missing}")
+    subject.step(f"running {base.words}, which must fail in the same way")
+    options = replace(subject.session.options, tree=base.options.tree, patches=base.options.patches, beside_base=False)
+    session = Session(options, subject.session.progress)
+    prepare(session, [(subject.case, [subject.target])])
+    without = replace(judged_case(session, subject.answers, subject.target, subject.checks), diagnosed=False)
+    found = judged(without, without.run())
+    if found.known == known.id and signature(found.finding) == signature(finding):
+        return known
+    how = f"fails differently ({found.reason.splitlines()[0]})" if found.status is Status.FAIL else "does not fail"
+    return Known(doubt=f"this looks like {known.id}, {UPSTREAMS}, but {base.words} {how}")
+
+
+def signature(finding: Finding | None) -> tuple[str, ...]:
+    """What a finding says, without numbers and lines, which an edit may change."""
+    if finding is None:
+        return ()
+    functions = (frame.partition(" at ")[0] for frame in finding.frames)
+    return (finding.kind, re.sub(r"\d+", "", finding.message), finding.kernel, *functions)
 
 
 def bitwise_checks(subject: JudgedCase, capture: Capture) -> tuple[Check, ...]:

@@ -14,11 +14,11 @@ from fattn_probe.llama.launch.architecture import CDNA3
 from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.llama.launch.selection import LaunchBlocks, Selection, rows_of_tiles
+from fattn_probe.machine.run.base import Base
 from fattn_probe.machine.run.capture import Capture, Part, inputs_of
 from fattn_probe.machine.run.outcome import Lost, Unsupported
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge import cases as judge_module
-from fattn_probe.verdict.judge import cases
 from fattn_probe.verdict.judge.cases import Answers, JudgedCase, expect, explained, judge_on, judged, judged_case
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.known import Known
@@ -238,7 +238,7 @@ def test_a_baseline_is_the_model_of_runs_with_the_same_launches(subject, made, s
 def test_a_wrong_output_that_no_cause_predicts_is_run_once_more(
     subject, made, monkeypatch, factor, signs, defect, asked, kinds
 ):
-    monkeypatch.setattr(cases, "known_of", lambda *_, **__: Known(defect))
+    monkeypatch.setattr(judge_module, "known_of", lambda *_, **__: Known(defect))
     noise = np.random.default_rng(0).normal(0, 0.01, made[1].shape).astype(np.float32)
     outputs = [np.float32(factor) * made[1] + np.float32(sign) * noise for sign in signs]
     one = subject(*outputs)
@@ -248,6 +248,33 @@ def test_a_wrong_output_that_no_cause_predicts_is_run_once_more(
     passing = judgement(subject()).verdict
     assert explained(one, passing, made[1]) is None
     assert explained(one, replace(row.verdict, deviation=None), outputs[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("base", "known", "doubt"),
+    [
+        ((0, 0, 0), "masked-rows", ""),
+        (None, "", "this looks like masked-rows, a known defect of llama.cpp, but the release does not fail"),
+        ((0, 19, 3), "", "but the release fails differently (not as designed"),
+    ],
+    ids=["fails too", "passes", "fails for another reason"],
+)
+def test_a_known_defect_counts_only_if_the_base_has_it_too(subject, made, monkeypatch, base, known, doubt):
+    """A fault in 32-bit offsets of V had the signs of kv-head-offset, and `regress` ended with exit code 0."""
+    first = spoilt(made[1], [(0, 0, 0)])
+    other = made[1] if base is None else spoilt(made[1], [base])
+    without = Base(RunOptions(None), "the release")
+    monkeypatch.setattr(judge_module, "base_of", lambda options: without if options.patches else None)
+    monkeypatch.setattr(judge_module, "prepare", Mock())
+    monkeypatch.setattr(judge_module, "judged_case", lambda *_: subject(other))
+    has = lambda _, verdict, *__, capture: Known("masked-rows" * bool((capture.dst == first).all()))
+    monkeypatch.setattr(judge_module, "known_of", has)
+    one = subject(first)
+    one.session.options, one.session.progress = replace(RunOptions(None), patches=("mine",)), None
+    row = judgement(one)
+    assert (row.known, doubt in row.doubt, row.status) == (known, True, Status.FAIL)
+    monkeypatch.setattr(judge_module, "base_of", lambda options: replace(without, missing="offline"))
+    assert judgement(one).doubt == "maybe masked-rows, a known defect of llama.cpp, but the release cannot run: offline"
 
 
 def test_a_session_takes_another_order_of_warps_each_time():
