@@ -238,9 +238,13 @@ def _causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate
         compared = (evidence.row((int(s), int(q), int(h)), heads) for s, q, h in places)
         for cause in not_finite(compared, computed.ravel()[chosen]) if len(chosen) else ():
             found += of_rows(cause.kind, cause.words, "", computed)
-    if said := in_order(found + certain):
+    said = in_order(found + certain)
+    if said and said[0].share >= MOST:
         return said
-    if placed := [one for one in _by_place(evidence, list(candidates), share) if one.share >= AGREED]:
+    placed = [one for one in _by_place(evidence, list(candidates), share) if one.share >= AGREED]
+    if said:  # a cause of some rows comes after the combination of shares, if that concerns all of them
+        return [*(one for one in placed if one.cause.kind == "share" and one.share == 1.0), *said]
+    if placed:
         return placed
     rows = [evidence.row(row) for row in candidates] if evidence.affords(32) else []
     if algebra := causes_by_algebra(rows, share):

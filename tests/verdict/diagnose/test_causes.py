@@ -275,6 +275,20 @@ def test_a_step_that_is_not_rescaled_has_the_wrong_weight(run, blocks, kind):
     assert [said.cause.kind for said in found.causes] == [kind]
 
 
+def test_a_cause_of_half_the_rows_comes_after_the_combination_of_shares():
+    """A wrong stride in the general fixup left zeros in only some of the tiles that several blocks share."""
+    case = case_of(shape(128, 6, 3, 16, 512, "mask: {kind: causal}"))
+    inputs, launches = make_inputs(case), [replace(LAUNCH, grid=(2, 1, 1))]
+    dst, geometry = model_of(case, inputs, launches, 90), geometry_of(case.op, launches, 90)
+    shared = np.array([len(parts) > 1 for parts in geometry.parts])[geometry.indices(dst.shape[:3])]
+    assert 0 < shared.mean() < 1
+    other = dst + np.random.default_rng(0).standard_normal(dst.shape)
+    other[:, ::2] = 0
+    wrong = np.where(shared[..., None], other, dst).astype(np.float32)
+    found = diagnosis_of((case, inputs, dst, reference_of(case.op, inputs), geometry), wrong)
+    assert [said.cause.kind for said in found.causes] == ["share", "zero"]
+
+
 @pytest.mark.parametrize("fault", [half_a_step_of_V_late, *at_night(some_keys_weighted, logits_permuted)])
 def test_a_fault_that_no_cause_describes_is_met_with_silence(run, fault):
     case, inputs, dst, _, geometry = run
