@@ -17,7 +17,7 @@ class Look:
     """The appearance of a mark.
 
     In SVG, `name` is the class, and `css` holds its declarations, or rules with `@` for the selector; it is empty if
-    the page already has them. In a terminal, `sign` fills the mark in rich's `style`; if empty, the mark is not drawn.
+    the page already has them. In a terminal, a `sign` that is not empty fills the mark in rich's `style`;
     `colour` is for pixels and matplotlib.
     """
 

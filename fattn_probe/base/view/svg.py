@@ -29,8 +29,7 @@ CHARACTER, BASELINE, LOWEST_LABEL = 7, 11, 11
 def svg(drawing: Drawing, *, ids: str = "", fixed: bool = True, stretched: bool = False) -> str:
     """The drawing as an SVG element with its own styles, if its looks have any.
 
-    The prefix `ids` makes ids unique on a page with several drawings. Without `fixed`, the page determines the size;
-    `stretched` lets the proportions change.
+    The prefix `ids` makes ids unique on a page. The page sets the size unless `fixed`, and the shape if `stretched`.
     """
     x, y, width, height = (_n(value) for value in (drawing.x, drawing.y, drawing.width, drawing.height))
     size = f' width="{width}" height="{height}"' if fixed else ""

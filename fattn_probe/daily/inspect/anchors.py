@@ -21,8 +21,7 @@ class Anchor:
     """A line that matches `pattern` in `file` of ggml-cuda/.
 
     `every`: all matching lines, not only the first. `after`: the search starts after another anchor's line.
-    `skip_comment`: the first line of code at or after the match. `facts` names the facts that are lost if no line
-    matches.
+    `skip_comment`: the first line of code at or after the match. `facts` names the facts lost without a match.
     """
 
     name: str

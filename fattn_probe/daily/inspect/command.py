@@ -123,8 +123,7 @@ def _json(item: Examined) -> dict[str, Any]:
 def raise_if_wrong(done: Sequence[Examined]) -> None:
     """Raise the error for the exit code of the worst case.
 
-    ComparisonError stands for a fault, an unexpected fact or a wrong division of work; InputError for an expression of
-    `--print` that has no value at any stop.
+    ComparisonError: a fault, an unexpected fact or a wrong division of work. InputError: `--print` has no value.
     """
     problems = [problem for item in done for problem in _problems(item)]
     if problems:

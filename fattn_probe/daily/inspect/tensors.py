@@ -72,8 +72,7 @@ READ_TENSORS = "fattn_probe.daily.inspect.procedures.op:read_tensors"
 class TensorReading:
     """The contents of memory after the op's last kernel.
 
-    `memory` contains all bytes of each tensor; `checks` compares them with the inputs; `parts` are the requested
-    slices.
+    `memory` has all bytes of each tensor; `checks` compares them with the inputs; `parts` are the requested slices.
     """
 
     memory: Mapping[str, Bytes]

@@ -51,8 +51,8 @@ class Request:
     `generate` is the number of tokens after the prompt, `context` the number of positions of each sequence (0: as many
     as needed), `batch` the tokens of one evaluation (`n_ubatch`), `sequences` the number of parallel prompts. Empty
     `layers` means all. With `every`, each evaluation is recorded, otherwise only the last one of the prompt and the
-    last one of the run. `budget` limits the recorded bytes. Without `flash_attn`, matrix products and a softmax compute
-    attention, and V must not be quantised.
+    last one of the run. `budget` limits the recorded bytes. Without `flash_attn`, matrix products and a softmax
+    compute attention, and V must not be quantised.
     """
 
     model: Path

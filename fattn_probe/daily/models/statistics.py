@@ -99,8 +99,7 @@ class HeadStatistics:
     """A head of a sequence: its operands, its logits at the softmax, and the numbers that a kernel stores in f16.
 
     P is exp(logit - m), where m is the largest logit of the row. `row_sums` are the sums of P. `largest_sum` is the
-    largest sum of P |V|, which no partial sum of P V exceeds. `subnormal` and `zero` are the shares of positive P that
-    are subnormal or zero in f16.
+    largest sum of P |V|, which no partial sum of P V exceeds. `subnormal` and `zero` are shares of positive P, in f16.
     """
 
     sequence: int

@@ -93,8 +93,7 @@ class TensorDifference:
 
     `nmse` is sum((device - cpu)^2) / sum(cpu^2) over values that are finite on both; 0 if both are all zero. `max_abs`
     is their largest difference, `at` its position in ggml's ne order. `nan` and `inf` count values that are NaN or
-    infinite on only one side: equal infinities count as equal, because masks contain -inf on purpose. If there are any,
-    `at` is the position of the first.
+    infinite on only one side (masks contain -inf on purpose); then `at` is the first of them.
     """
 
     nmse: float
@@ -141,8 +140,7 @@ LAYER = re.compile(r"-(\d+)(?![\w.])|_l(\d+)\b|^blk\.(\d+)\.")
 def walk(session: Session, request: Request, targets: Sequence[Target], step: Step = quiet) -> Nodes:
     """The tensors of a model's run on the CPU, in the order of computation, each with the results of the targets.
 
-    The steps are those that `capture` records; a request's layers and budget are ignored. An op that crashes on a
-    target does not run there again.
+    The steps are those that `capture` records; a request's layers and budget are ignored. A crashed op is not repeated.
     """
     architecture = known_architecture(session, request.model)
     devices = [target for target in targets if target.engine != "cpu"]

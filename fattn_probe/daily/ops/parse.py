@@ -72,8 +72,7 @@ def plain(line: str) -> str:
 def parse_line(line: str) -> Event | None:
     """Parse one line; None for a log line.
 
-    The message of a failing case (`[FLASH_ATTN_EXT] ERR = ...`) does not end in a newline: it precedes the case's text,
-    or follows it in old trees.
+    The message of a failing case (`[FLASH_ATTN_EXT] ERR = ...`) has no newline: the case's text is on its line.
     """
     text = plain(line)
     for pattern, build in LINES:
@@ -199,8 +198,7 @@ class OpsReport:
 class Transcript:
     """The report of a run so far; with -j, a failure's message may appear on the line of another case.
 
-    `fatal` is the first line after the last result with a reason to stop: ggml then starts gdb, whose stack trace can
-    be longer than the tail.
+    `fatal` is the first line after the last result with a reason to stop: ggml then starts gdb, which may say much.
     """
 
     report: OpsReport

@@ -48,8 +48,7 @@ class MergeBase:
     ) -> Iterator[Outcome]:
         """Yield each outcome, compared with a run of its cases on the merge base.
 
-        If a run ended early, only the cases that it judged are compared. If a line has no baseline, the run on the
-        merge base becomes its baseline.
+        If a run ended early, only its judged cases are compared. A line's first baseline is the merge base's run.
         """
         options = replace(own.session.options, tree=resolve(commit_source(self.tree.root, self.commit)), patches=())
         session = Session(options, own.session.progress, watch=own.session.watch)

@@ -210,8 +210,7 @@ class SuiteRunner:
 
     `workers` is the number of processes, None for one per core; with several on one GPU, no times are stored. `only` is
     this call's filter, a regular expression over names; the baseline is also reduced to the matching cases. `say` is
-    called for each failure as soon as it is known; with `exit_first`, the first failure ends the call. If `fresh`, no
-    verdict of an earlier run is reused.
+    called for each failure at once; `exit_first`: the first one ends the call. `fresh`: no verdict is reused.
     """
 
     history: History

@@ -1,7 +1,6 @@
 """The executed lines and branch outcomes of the attention sources, and two lists of exceptions with reasons.
 
-equivalents.yaml: mutants that no case can distinguish from the original. unreachable.yaml: lines, or branch outcomes
-on them, that no op reaches.
+equivalents.yaml: mutants that no case can distinguish from the original. unreachable.yaml: lines that no op reaches.
 """
 
 import re

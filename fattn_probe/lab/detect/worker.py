@@ -117,8 +117,7 @@ class PreparedCase:
     def beside(self) -> JudgedCase:
         """The case with its baseline output (if any) in place of the rounding model that the suite would compute.
 
-        Without switches, these two would be equal in every bit. Switches end basic blocks, so g++ fuses different
-        multiply-adds.
+        Without switches, these two would be equal in every bit. Switches end basic blocks, which changes fused sums.
         """
         model: UseModel = "never" if self.part.upstream else self.part.checks.model
         checks = replace(self.judged.checks, model=model)

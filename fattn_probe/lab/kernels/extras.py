@@ -69,8 +69,7 @@ CPU = "cpu"
 
 
 def device_for(torch: ModuleType, target: Target) -> str:
-    """PyTorch's name for a target's GPU, `cuda:0`; `cpu` if the target is not a real GPU. InputError if PyTorch
-    does not see the GPU."""
+    """PyTorch's name for a target's GPU, `cuda:0`; `cpu` if it is not real. InputError if PyTorch lacks it."""
     if target.engine != "cuda":
         return CPU
     if target.gpu >= torch.cuda.device_count():

@@ -61,8 +61,7 @@ class ContenderRow:
     def point(self) -> Point:
         """The median of the timed runs on the roofline.
 
-        Operations are those of the two matrix products, masked or not, as test-backend-ops counts them; bytes count
-        each operand and the output once.
+        Operations: both matrix products, masked or not, as in test-backend-ops. Bytes: operands and output, once.
         """
         op = self.case.op
         operands = sum(math.prod(view.ne[1:]) * row_size(view.type, view.ne[0]) for view in op.operands.values())

@@ -197,8 +197,7 @@ def fitted(asked: Arrays, target: Target) -> tuple[Sizes, TileLangTiling]:
 def attend_by_runtime(asked: Arrays, target: Target, how: How) -> Attended:
     """The kernel's output and log-sum-exp, in f32, on a real GPU.
 
-    InputError if the target is not a real GPU from Ampere on, if `kernel_for` raises it, or if TileLang cannot compile
-    the kernel.
+    InputError if the target is not a real GPU from Ampere on, if `kernel_for` raises it, or if TileLang fails.
     """
     sizes, tiling = fitted(asked, target)
     if target.engine != "cuda":

@@ -165,8 +165,7 @@ PLACE = re.compile(r"^(?P<file>/.*?):(?P<line>\d+):\d+: ", re.MULTILINE)
 class Executable:
     """A compiled program, and the PTX in it that the simulator lacks, as `file:line: instruction`.
 
-    `kernels` are the places of their first statements, `file:line`. `source` is the path of the program's file, as
-    given by the user.
+    `kernels` are the places of their first statements, `file:line`. `source` is the program's path, as given.
     """
 
     path: Path

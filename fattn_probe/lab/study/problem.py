@@ -293,8 +293,7 @@ class StepRow:
     """A step; queries and KV rows are [first, last + 1). `maximum`, `total`, `rescale` belong to the tile's last query.
 
     `again` is the number of rows with earlier sums, `rose` the number of those whose maximum rose: only these are
-    really rescaled. All are None if the step does not change the softmax; `rescale` is also None if there was nothing
-    to rescale.
+    really rescaled. All are None if the step does not change the softmax; `rescale` even if there was nothing to do.
     """
 
     step: int

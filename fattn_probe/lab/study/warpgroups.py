@@ -214,8 +214,7 @@ class WarpgroupPlan:
 def slots_of(B_r: int, d: int) -> tuple[int, int]:
     """The slots of a load and of a softmax on an H100 in f16, rounded to integers; the size of the KV tile cancels.
 
-    One product of a warpgroup takes one slot: it has 2 B_r B_c d operations, a load 2 B_c d bytes, a softmax B_r B_c
-    exponentials.
+    A warpgroup's product, 2 B_r B_c d operations, takes one slot; a load has 2 B_c d bytes, a softmax B_r B_c exp.
     """
     product = 2 * B_r * d / FLOPS
     return max(1, round(2 * d / L2_BYTES / product)), max(1, round(B_r / EXPS / product))

@@ -52,8 +52,7 @@ def ensure(
 
     `sources` are additional files of ggml-cuda/ and ggml-base, `architectures` of libllama. `full` compiles everything
     that upstream compiles, `dry` only the parts for dry runs on a simulated GPU. A complete build is verified and
-    returned. A build is made and extended under a lock. `again` compiles everything anew, and replaces the objects in
-    ccache.
+    returned. A build is made and extended under a lock. `again` compiles everything anew, also in ccache.
     """
     names = tuple(case.name for case in kernels)
     wanted = Contents(

@@ -139,8 +139,7 @@ class Flags:
     def cuda_common(self, source: str) -> tuple[str, ...]:
         """Definitions and include folders for a file of ggml-cuda/.
 
-        Only files that read the selection of vec kernels get its definitions, so that builds with different selections
-        share the other objects.
+        Only files that read the selection of vec kernels get its definitions, so that builds share the other objects.
         """
         readers = self.sources.quant_readers
         by_all = any(name.endswith(".cuh") for name in readers)

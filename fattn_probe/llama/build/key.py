@@ -144,8 +144,7 @@ class Contents:
 
     `kernels` are names of kernel cases ("mma 64,64,8,8") or of single kernels of a case, `sources` names of additional
     files of ggml-cuda/ and ggml-base, `architectures` files of libllama that only some models call. `libllama` is the
-    digest of libllama's source, empty in a build without it. A `dry` build has only a part of the simulator: it can
-    launch kernels but not run them.
+    digest of libllama's source, empty in a build without it. A `dry` build can launch kernels, but not run them.
     """
 
     kernels: tuple[str, ...] = ()

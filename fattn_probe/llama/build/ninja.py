@@ -71,10 +71,16 @@ def step_seconds(builds: Iterable[Path]) -> dict[str, float]:
     return found
 
 
-def logged(folder: Path) -> dict[str, list[str]]:
-    """The last row of ninja's log for each output: start and end (ms), the output's time stamp and path, a digest."""
+def logged(folder: Path, *, mend: bool = False) -> dict[str, list[str]]:
+    """The last row of ninja's log for each output: start and end (ms), the output's time stamp and path, a digest.
+
+    `mend` ends half a row at the log's end, to which ninja would append its next row.
+    """
     try:
-        text = (folder / ".ninja_log").read_text(errors="replace")
+        with (folder / ".ninja_log").open("r+" if mend else "r", errors="replace") as file:
+            text = file.read()
+            if mend and not text.endswith("\n"):
+                file.write("\n")
     except OSError:
         return {}
     rows = (line.split("\t") for line in text.splitlines())
@@ -194,10 +200,7 @@ def run_ninja(
     failed step raises BuildError; an interrupt first stops ninja and its compilers.
     """
     folder, variables = growth.folder, dict(env or {})
-    with contextlib.suppress(OSError), (folder / ".ninja_log").open("rb+") as file:
-        if not file.read().endswith(b"\n"):  # damaged: ninja would append its next row to half a row
-            file.write(b"\n")
-    before = logged(folder)
+    before = logged(folder, mend=True)
     records = [path for path in map(folder.joinpath, RECORDS) if path.exists()]
     argv = [str(Path(ninja.BIN_DIR) / "ninja"), "-C", str(folder), *targets]
     if isinstance(jobs, JobSlots):

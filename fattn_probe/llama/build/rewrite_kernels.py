@@ -141,8 +141,7 @@ def rewrite_kernels(draft: Draft, *, bodies: Bodies = "all", split: bool = False
 def keep_device_functions(draft: Draft) -> None:
     """Remove the bodies of kernels, and of host functions after the last device function.
 
-    After that function, newlines are removed too: no device code follows whose line numbers matter, so the text does
-    not depend on the length of a body.
+    After that function, newlines are removed too, so a body's length does not matter: no line of device code follows.
     """
     last = max((function.stop for function in functions_with(draft, "__device__")), default=0)
     kernels = {function.start for function in functions_with(draft, "__global__")}

@@ -9,8 +9,7 @@ operand: `fma(softcap, tanhf(X), round(slope*mask[i]))`. g++ leaves them in two 
 the product stores its factors in two variables like X, and the sum becomes a call to `simt::add`, which can fuse both.
 A function called between product and sum is inlined, and its branches separate the two. The tile kernel loads V there:
 `if (i0 + nwarps*stride_i <= I || i < I)` has no branch if nvcc knows that the first test holds. So such functions count
-their evaluations of the second test, and the sum checks whether the count has changed. ptxas fuses f16 products by the
-same rule.
+their evaluations of the second test, and the sum checks whether the count has changed. The same holds for f16.
 """
 
 from collections.abc import Iterator, Set
@@ -316,8 +315,7 @@ def _rewrite_sum(body: Body, update: Update, addend: Addend, flag: str) -> None:
     """Turn a sum into a call to `simt::add` or, if a test chooses the addend, also to `simt::add_one_of`.
 
     nvcc removes a test that is decided at compile time. With any other test, it never fuses the earlier product, and
-    fuses the product under the test only if a thread has several elements, whose tests it merges (as seen in the PTX of
-    tile kernels).
+    fuses the product under the test only if a thread has several elements, whose tests it merges (as in tile kernels).
     """
     draft, element = body.draft, body.draft.written(update.start, update.operator)
     call = f"simt::add({flag}{element},"

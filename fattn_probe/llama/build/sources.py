@@ -248,8 +248,7 @@ def launching_files(
 
     For kernels of one head size, it is the file with all cases of that size, which takes 2.4 s to compile. Otherwise,
     at most `most` files have only the needed cases. A file's name has one bit per case: the case's number among `every`
-    case of the tree. A file takes 1 s, plus 35 ms per host function. Cases with the same DV share these functions, so
-    they are in one file.
+    case of the tree. A file takes 1 s, plus 35 ms per host function. Cases with the same DV share them, and a file.
     """
     there, numbers = set(files), {case: number for number, case in enumerate(every)}
     chosen = [int(match[1], 16) for match in map(OF_CASES.search, there) if match]

@@ -45,8 +45,7 @@ def tokenize(text: str) -> list[Token]:
     """Split a file into tokens.
 
     A preprocessor directive with its continuation lines is one token. `<<<` always opens a launch, because C++ has no
-    other use for it. Each `>` is a separate token, because only context tells whether `>>>` closes a launch or three
-    template argument lists.
+    other use for it. Each `>` is a separate token, since only context tells a launch's `>>>` from templates.
     """
     return [Token(match.lastgroup or "other", match.group()) for match in MASTER.finditer(text)]
 
@@ -86,8 +85,7 @@ class Draft:
     def erase(self, start: int, stop: int, *, lines: bool = True) -> None:
         """Remove the tokens [start, stop), including comments and directives.
 
-        If one of them defines a macro or includes a file, directives and newlines stay; otherwise newlines stay with
-        `lines`.
+        If one of them defines a macro or includes a file, directives and newlines stay; with `lines`, newlines stay.
         """
         places = range(self.places[start - 1] + 1, self.places[stop])
         defines = any(self.tokens[it].kind == "directive" and DEFINES.match(self.tokens[it].text) for it in places)

@@ -1,8 +1,7 @@
 """The tiles that each CUDA block works on, computed in the same way as in the kernels.
 
 The stream-K kernel (`flash_attn_ext_f16`) numbers the KV steps of all output tiles consecutively, and gives each block
-an equal share. In the other kernels (`flash_attn_tile`, `flash_attn_ext_vec`), `gridDim.y` blocks take turns on the KV
-steps of each tile.
+an equal share. In the other kernels (`flash_attn_tile`, `flash_attn_ext_vec`), `gridDim.y` blocks take turns.
 """
 
 from collections.abc import Mapping

@@ -70,8 +70,7 @@ class RunFiles:
 class Command:
     """A runner with its arguments, and the time limit per case in seconds.
 
-    `types` and `names` are for `parse_launches`. The `build` is locked while the runner loads, so that no other process
-    links it.
+    `types` and `names` are for `parse_launches`. The `build` is locked against linking while the runner loads it.
     """
 
     program: Path

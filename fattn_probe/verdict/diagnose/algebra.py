@@ -247,8 +247,7 @@ def no_average(wrong: WrongRow) -> Iterator[Cause]:
 def is_outside(points: F64, point: F64, slack: F64) -> bool:
     """Whether a plane has `point` (n,) on one side and all `points` (number, n) on the other.
 
-    Each coordinate may be off by `slack` (n,). The search for the nearest point of the hull goes from corner to corner
-    (Gilbert, SIAM J. Control 4, 1966).
+    Each coordinate may be off by `slack` (n,). The nearest point of the hull: Gilbert, SIAM J. Control 4, 1966.
     """
     if ((point > points.max(axis=0) + slack) | (point < points.min(axis=0) - slack)).any():
         return True

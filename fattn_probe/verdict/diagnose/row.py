@@ -286,8 +286,7 @@ class Cause:
     """A fault: its `kind` (see `KINDS`), its `words`, and `detail`, the part of the words that differs from row to row.
 
     `explained` is a share of a row's squared error, None if it is not known; `step` is the KV step, if the fault is in
-    one step. All rows must have the same `place`, and the same `factor` to within `doubt`, its standard error from the
-    kernel's rounding.
+    one step. All rows must have the same `place`, and the same `factor` to within `doubt`, its standard error.
     """
 
     kind: str

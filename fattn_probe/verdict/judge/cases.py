@@ -385,7 +385,7 @@ def as_in_base(subject: JudgedCase, known: Known, finding: Finding | None = None
 
 
 def signature(finding: Finding | None) -> tuple[str, ...]:
-    """What a finding says, without numbers and lines, which an edit may change."""
+    """A finding without numbers and lines, which an edit may change."""
     if finding is None:
         return ()
     functions = (frame.partition(" at ")[0] for frame in finding.frames)

@@ -114,8 +114,7 @@ class ReleaseRange:
     def of(self, build_number: str, known: Sequence[int]) -> bool | None:
         """Whether a release has the defect, judging by known releases (sorted); None if the nearest ones differ.
 
-        A release newer than all known ones is treated like the newest. A release without a number is assumed to have
-        only defects that were never fixed.
+        A release newer than all known ones is treated like the newest. Without a number, it has those never fixed.
         """
         if not build_number.isdecimal():
             return None if self.until is not None else True
@@ -132,8 +131,7 @@ class SourceOrigin:
     """The code that was built.
 
     `code` is the code that ran, with patches; None if the source is not available. `release` is the code of its release
-    or upstream commit; None for a user's own tree, whose origin only `build_number` shows. `unchanged`: the code is
-    that of the release.
+    or upstream commit; None for a user's own tree, whose origin only `build_number` shows. `unchanged`: as released.
     """
 
     build_number: str

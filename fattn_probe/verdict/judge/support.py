@@ -141,8 +141,7 @@ CUDA_ERROR = "CUDA error"
 def verdict_without_output(outcome: Unsupported | Missing | Finding | Failed | Lost) -> Verdict:
     """The verdict on a run without an output; an unexplained crash or a missing function is `lost`.
 
-    The reason is the message from the checker, the sanitizer or ggml; the stack, if there is one, follows on separate
-    lines, innermost first.
+    The reason is the message of the checker, sanitizer or ggml; a stack follows on further lines, innermost first.
     """
     match outcome:
         case Unsupported(reason):

@@ -117,7 +117,7 @@ def upstream_nmse(dst: F32, oracle: F32) -> float:
 
 
 def bits_of(dst: F32) -> npt.NDArray[np.uint32]:
-    """An output's bits. Each NaN has those of a GPU's arithmetic, since a CPU makes other ones; unwritten elements stay."""
+    """An output's bits, where each NaN has those of a GPU's arithmetic; unwritten elements keep theirs."""
     bits = np.ascontiguousarray(dst, np.float32).view(np.uint32)
     return np.where(np.isnan(dst) & (bits != POISON), np.uint32(0x7FFFFFFF), bits)
 
@@ -136,8 +136,7 @@ def unwritten_elements(dst: F32) -> Bools:
 class Deviation:
     """The errors of an output, element by element.
 
-    `base` is the correct output and `wrong` marks the wrong elements, (n_seq, n_q, n_head, hsv); `unit` (n_seq, n_q,
-    n_head) is the expected error of a row.
+    `base` is correct, `wrong` marks wrong elements, (n_seq, n_q, n_head, hsv); `unit` is each row's expected error.
     """
 
     wrong: Bools

@@ -186,7 +186,9 @@ def _diagnosis(found: Diagnosis) -> RenderableType:
     if not found.patterns:
         lines.append(Text("       no pattern: they are everywhere or scattered", "dim"))
     for said in found.causes:  # a row that is not finite has no error to explain
-        error = f", {100 * said.cause.explained:.3g} % of the first one's error" if said.cause.explained is not None else ""
+        error = (
+            f", {100 * said.cause.explained:.3g} % of the first one's error" if said.cause.explained is not None else ""
+        )
         explains = f"{said.rows} of {said.of} rows examined{error}"
         lines.append(Text.assemble("what:  ", (str(said.cause), "bold"), f": {explains}"))
     columns, rows = (*PLACE, "value", "expected", "tile", "blocks", "cause"), []

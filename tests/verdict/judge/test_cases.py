@@ -267,10 +267,10 @@ def test_a_known_defect_counts_only_if_the_base_has_it_too(subject, made, monkey
     monkeypatch.setattr(judge_module, "base_of", lambda options: without if options.patches else None)
     monkeypatch.setattr(judge_module, "prepare", Mock())
     monkeypatch.setattr(judge_module, "judged_case", lambda *_: subject(other))
-    has = lambda _, verdict, *__, capture: Known("masked-rows" * bool((capture.dst == first).all()))
-    monkeypatch.setattr(judge_module, "known_of", has)
+    known_of = Mock(side_effect=lambda *_, capture: Known("masked-rows" * bool((capture.dst == first).all())))
+    monkeypatch.setattr(judge_module, "known_of", known_of)
     one = subject(first)
-    one.session.options, one.session.progress = replace(RunOptions(None), patches=("mine",)), None
+    one.session.options, one.session.progress = RunOptions(None, patches=(Mock(),)), None
     row = judgement(one)
     assert (row.known, doubt in row.doubt, row.status) == (known, True, Status.FAIL)
     monkeypatch.setattr(judge_module, "base_of", lambda options: replace(without, missing="offline"))

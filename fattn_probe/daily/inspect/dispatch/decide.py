@@ -1,8 +1,7 @@
 """The dispatch of a tree, read from its source and stored in the cache, and the decisions that a run made.
 
 The reader does not depend on the version of llama.cpp: it follows the functions from `ggml_cuda_flash_attn_ext`. The
-next line that the program executed shows whether a condition held. If that is not enough, the values that the debugger
-read decide."""
+next line that the program executed shows whether a condition held. If not, the values that the debugger read decide."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -200,8 +199,7 @@ def _decision(condition: Condition, held: bool, text: str, leads_to: str, terms:
 def _passed(condition: Condition, visits: Sequence[Visit]) -> Iterator[_Found]:
     """The decisions of an `if constexpr`, which leaves no code: it held if the program entered its body.
 
-    It did not hold if the program skipped the body; but between `#if` and `#endif`, a skipped body proves nothing: it
-    may not have been compiled.
+    It did not hold if the program skipped the body; but a body inside `#if` may not have been compiled.
     """
     body = condition.body or condition.lines
     entry: dict[str, Visit] = {}

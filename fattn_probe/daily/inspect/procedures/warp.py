@@ -1,8 +1,7 @@
 """Read a kernel at its steps and stages: the registers of a warp's lanes, and an output row in memory.
 
 The procedures run inside gdb's Python and over MI: they import only the standard library and this package, and return
-JSON. They do not interpret registers: `trace.fragments` maps registers to elements, and `trace.reference` computes the
-correct values.
+JSON. They do not interpret registers: `trace.fragments` maps them to elements; `trace.reference` has correct values.
 """
 
 import math
@@ -40,8 +39,7 @@ SETTINGS = ("static-members off", "repeats unlimited", "elements unlimited", "pr
 def fiber(wave: int) -> tuple[str, str]:
     """gdb expressions for the warp and lane of the simulator's running thread, as llama.cpp's kernels count them.
 
-    `wave` is the number of lanes in the GPU's warps. Even if it is 64, the tile and vec kernels count in warps of 32
-    lanes, the threads of `blockDim.x`.
+    `wave` is the number of lanes in the GPU's warps. Even if 64, tile and vec kernels count 32 lanes (`blockDim.x`).
     """
     if wave == LANES:
         return "simt::self->warp->index", "simt::self->lane"
@@ -53,8 +51,7 @@ def fiber(wave: int) -> tuple[str, str]:
 class Lanes:
     """Access to the lanes of one warp of a block at a breakpoint.
 
-    In the simulator, each lane is a fiber, and stops separately. On a real GPU, a warp stops as a whole, and cuda-gdb
-    reads its lanes one by one.
+    In the simulator, each lane is a fiber, and stops separately. On a real GPU, a warp stops as a whole.
     """
 
     def __init__(self, debugger: Debugger, plan: Document) -> None:
@@ -145,8 +142,7 @@ def read_trace(debugger: Debugger, plan: Document) -> Document:
       that a sparse kernel gathers
     - at `softmax`: KQ_C, which is P by then, KQ_max, KQ_rowsum and KQ_max_scale
     - at `rescaled`: VKQ_C
-    - at `accumulated`, after the last step, and at `sunk`, after the sums over lanes and the sinks: KQ_max, KQ_rowsum
-      and VKQ_C
+    - at `accumulated`, after the last step, and at `sunk`, after lane sums and sinks: KQ_max, KQ_rowsum, VKQ_C
 
     A float register is one number, a half2 register two: the bits of x and of y. Unreadable variables are missing.
     """

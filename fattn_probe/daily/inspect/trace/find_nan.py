@@ -105,8 +105,7 @@ def in_stages(stages: Iterable[Stage], row: Row, block: int, warp: int) -> First
 class NaNSearch:
     """The search for the first NaN or infinity of an op; `facts` are the op's facts, including its blocks.
 
-    `source` is ggml-cuda/ of the tree that was built. This class reads the registers of mma kernels; `in_stages`
-    searches the registers of other kernels.
+    `source` is ggml-cuda/ of the tree that was built. This class is for mma kernels, `in_stages` for others.
     """
 
     operands: TracedOperands

@@ -129,8 +129,7 @@ def _worst(chains: Chains, number: Format, held: _Held) -> F64:
     """The worst case of all roundings of all additions and rescalings.
 
     An addition is off by at most half an ulp of the sum. It is also off by no more than the increment, because the old
-    accumulator is one of the candidates for rounding. So an error never exceeds the sum itself, and an accumulator
-    never exceeds twice its exact value.
+    accumulator is one of the candidates for rounding. So no error exceeds the sum, nor an accumulator twice its value.
     """
     added, ulp = chains.weight * chains.scale, 2 * number.half_ulp * held.weight
     rescaled = 4 * number.half_ulp * _rescaled(held.weight, chains.raised)

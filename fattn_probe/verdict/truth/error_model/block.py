@@ -324,8 +324,7 @@ class Block:
     def _joined(self) -> tuple[F64, F64, F64]:
         """The error of adding a block's sums in f16: mean square, largest of one rounding, largest possible.
 
-        Either the sums are added to the first in f16, one after another (adding 0 is exact), or each is rounded to f16
-        and added in f32.
+        Either the sums are added in turn to the first, in f16 (adding 0 is exact), or each is rounded and added in f32.
         """
         if self.kernel.joining == "f32":
             return (np.zeros(len(self.p)),) * 3

@@ -38,8 +38,7 @@ class Contribution:
 class Sunk:
     """The error of the scaling in the units of `RowErrors`, arrays (rows,).
 
-    The mean square, the part of it lost in f16, the signed loss, the largest error of one addend, and the largest
-    possible error.
+    The mean square, the part of it lost in f16, the signed loss, the largest of one addend, and the largest possible.
     """
 
     variance: F64

@@ -29,8 +29,7 @@ def model_of(
     """The output that a run's kernel should give, bit for bit; None on AMD GPUs and for a kernel without a model.
 
     The output is (n_seq, n_q, n_head, hsv). `wanted` (n_seq, n_q, n_head) marks the rows to compute; all others are
-    undefined. `arch` is nvcc's number for the GPU's architecture (90); `constants` are those of the source
-    (`constants_of`).
+    undefined. `arch` is nvcc's number for the GPU's architecture (90); `constants` are from `constants_of`.
     """
     if kernel.family not in MODELLED:
         return None

@@ -1,7 +1,6 @@
 """Float32 arithmetic of NVIDIA's device code in NumPy: the hardware's approximate functions, and fused multiply-adds.
 
-The tables were measured on an H200; native/sim/data/README.md explains each table and its rule. Assumed: other
-generations give the same results.
+The tables were measured on an H200; native/sim/data/README.md explains each table and its rule. Assumed for all GPUs.
 """
 
 import gzip

@@ -1,7 +1,6 @@
 """Float32 functions of device code as clang compiles them for AMD GPUs, without -ffast-math.
 
-Sources: LLVM's expansion of expf, and AMD's device library. Assumed: v_exp_f32, v_rcp_f32 and powf round correctly.
-Subnormal numbers are kept.
+Sources: LLVM's expansion of expf, and AMD's device library. Assumed: correct rounding, subnormal numbers.
 """
 
 import numpy as np
