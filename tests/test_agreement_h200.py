@@ -24,8 +24,7 @@ FILES = [*sorted(SCENARIOS.glob("*.yaml")), *FAULTS]  # what the recording has
 CASES = [case for path in FILES for case in expand(load(path))]
 # Those of `scripts/test`: their kernels are those of other fast tests, and a vec kernel.
 FAST = ("gqa", "sinks", "unaligned", "masked-rows", "decode")
-# CI adds a kernel with a softcap, one for each way to hold K and V that differs, and a tile kernel; the rest is a
-# night's, because each kernel is compiled.
+# CI adds a softcap, each way to hold K and V that differs, and a tile kernel; a night the rest: each is compiled.
 IN_CI = ("softcap", "q8-cache-n_q=1", "sequences-n_seq=4-n_q=8-n_kv=256-mask=causal", "tile-hsk=72-n_q=40")
 UPSTREAM = read_hashes(RECORDING.with_name("h200-upstream.csv.gz"))
 # Of upstream's list, some for each kernel family and each way to fuse a sum (docs/measurements/agreement.md):

@@ -1,8 +1,7 @@
 """docs/architecture.md lists the districts and rooms, each of which imports only earlier ones; what one module does.
 
-A container with two cores of a machine with 256 would start 256 threads if another module counted them; a pickle runs
-code of who wrote it, and a cache may be shared; ninja has a terminal of its own, and the module of stubs is a step of a
-build, which imports nothing.
+In a container with two of a machine's 256 cores, another count would start 256 threads; a pickle runs code of who wrote
+it, and a cache may be shared; ninja has its own terminal; the module of stubs is a step of a build and imports nothing.
 """
 
 import ast

@@ -53,8 +53,7 @@ def test_comparisons_limits_logic_and_aggregations_are_changed_and_messages_are_
     assert {"return value <= MOST and not value < least", "return value > MOST and not value <= least"} <= found
     assert {now for was, now in changes(root) if was == "3"} == {"4", "2"}
     assert not [was for was, _ in changes(root) if "raise" in was or '"""' in was]
-    signature = {now for was, now in changes(root) if was.startswith("def above")}
-    assert signature == {
+    assert {now for was, now in changes(root) if was.startswith("def above")} == {
         "def above(value: float | None, least: int = 2) -> bool:",
         "def above(value: float | None, least: int = 0) -> bool:",
     }

@@ -16,8 +16,7 @@ PAGE = ROOT / "docs/guide/tour.md"
 LEFT_OUT = "..."
 FAILS = re.compile(r"\bfail\b|first deviation: (?!none)")
 COMPILES = {"4": [pytest.mark.build, pytest.mark.gdb], "10": [pytest.mark.build, pytest.mark.slow, pytest.mark.gdb]}
-# CI has test_trace_sim.py, test_profile_cli.py, test_joined.py, test_expectation.py and test_contenders.py; these need
-# kernels of their own.
+# CI has test_{trace_sim,profile_cli,joined,expectation,contenders}.py; these need kernels of their own.
 COMPILES |= {step: [pytest.mark.build, pytest.mark.night] for step in ("5", "6", "7", "8")}
 
 

@@ -113,8 +113,7 @@ get_or_make(Kind("things", "the thing"), sys.argv[1], make)
 def test_what_a_kill_left_goes_when_anything_else_is_made_or_used(get, cache, there):
     if there:
         get("another")
-    done = subprocess.run([sys.executable, "-c", KILLED, "one"], check=False)
-    assert done.returncode == -signal.SIGKILL
+    assert subprocess.run([sys.executable, "-c", KILLED, "one"], check=False).returncode == -signal.SIGKILL
     assert [path.stat().st_size for path in (cache / "parts").rglob("a")] == [1 << 20]
     get("another")
     assert list((cache / "parts").iterdir()) == []

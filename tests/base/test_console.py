@@ -39,8 +39,7 @@ def test_every_character_that_a_terminal_obeys_is_escaped_and_styles_stay_where_
     plain = "a\tb\nKVµ ∞ 漢字 🙂 {64, 3}"
     assert readable(plain) == plain
     assert readable(readable(HOSTILE)) == readable(HOSTILE)
-    text = Text.assemble(("one\x1b", "red"), ("\u202etwo", "green"))
-    found = readable_text(text)
+    found = readable_text(Text.assemble(("one\x1b", "red"), ("\u202etwo", "green")))
     assert found.plain == r"one\x1b\u202etwo"
     styled = {found.plain[span.start : span.end]: span.style for span in found.spans}
     assert (styled["one"], styled["two"]) == ("red", "green")

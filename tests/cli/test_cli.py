@@ -33,8 +33,7 @@ class TestOnTheSimulator:
         assert kernel["template_args"]["ncols2"] == "8"
         assert (kernel["grid"], kernel["block"], kernel["shared"]) == ([8, 1, 1], [32, 4, 1], 17536)
         assert fixup["kernel"] == "flash_attn_stream_k_fixup_uniform"
-        same = answer("compare", done["file"], done["file"])
-        assert same["share"] == 1
+        assert answer("compare", done["file"], done["file"])["share"] == 1
 
     @pytest.mark.night  # all of a build is compiled again; tests/native has the simulator's own programs so
     def test_address_sanitizer_finds_nothing_in_a_right_kernel(self):

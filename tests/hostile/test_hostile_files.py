@@ -133,8 +133,7 @@ def test_keys_of_a_suite_are_not_called_flags_and_are_bounded(keys, said, regres
 
 def test_the_device_of_a_scenario_is_not_called_a_flag(probe, op):
     op.write_text(op.read_text() + "device: sim:h20\n")
-    ended = probe("plan", "op.yaml")
-    ended.refused(2, "op: device 'sim:h20': no device 'h20'; nearest: h200")
+    probe("plan", "op.yaml").refused(2, "op: device 'sim:h20': no device 'h20'; nearest: h200")
 
 
 @pytest.mark.parametrize(

@@ -183,8 +183,7 @@ def test_a_file_of_a_gigabyte(probe, op):
 
 def test_all_mistakes_of_a_file_are_one_message(probe, op):
     op.write_text(yaml_of(hsk="0", n_q="-1", mask="{kind: nothing}"))
-    ended = probe("run", op)
-    ended.refused(2, "op.yaml:3", "op.yaml:5", "op.yaml:7")
+    probe("run", op).refused(2, "op.yaml:3", "op.yaml:5", "op.yaml:7")
 
 
 def test_the_machine_has_too_little_memory_for_the_op(probe, op):

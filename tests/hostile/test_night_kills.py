@@ -226,8 +226,7 @@ def damaged(cache, chance):
 @pytest.mark.network
 @pytest.mark.parametrize("number", range(ROUNDS))
 def test_damaged_files_are_made_again(cache, whole, number):
-    chance = random.Random(f"{SEED} damage {number}")
-    done = damaged(cache, chance)
+    done = damaged(cache, random.Random(f"{SEED} damage {number}"))
     print("\n".join([SEED, *done]))
     found, said = compared()
     assert found == whole, said

@@ -92,6 +92,5 @@ def test_the_kernels_of_a_run_have_the_compile_times_of_its_build(monkeypatch):
 def test_what_kills_a_mutant_with_a_lost_trial_is_not_known(tmp_path, monkeypatch):
     ends = {(1, 0): DIED, (1, 1): ("verdict", "wrong"), (2, 1): ("verdict", "wrong")}
     built, baseline = stand_in(tmp_path, monkeypatch, ends)
-    mutants = [replace(MUTANT, id=number) for number in (1, 2)]
-    found = list(killers(built, baseline, mutants, cast(Any, None)))
+    found = list(killers(built, baseline, [replace(MUTANT, id=number) for number in (1, 2)], cast(Any, None)))
     assert [(mutant.id, kills) for mutant, _, kills in found] == [(2, {1: "verdict"})]

@@ -64,8 +64,7 @@ def suite(before=(), flavours=("release", "check"), **families):
     ],
 )
 def test_cases_of_kernels_that_a_patch_cannot_change_are_left_out(files, expected):
-    fault = replace(FAULT, patch=patch(*files))
-    batches = batches_of(suite(a="mma", b="vec", c="tile"), fault)
+    batches = batches_of(suite(a="mma", b="vec", c="tile"), replace(FAULT, patch=patch(*files)))
     assert {case.name for batch in batches for case in batch.cases} == expected
 
 
@@ -244,11 +243,9 @@ def test_a_catch_counts_for_each_suite_that_has_the_case_with_its_judgement():
     item = replace(tried(CAUGHT), suite="shows", text="", killer=sorted(killers_of("quick"))[0])
     text = page_of([FAULT], [item, tried(None)])
     assert [text.count(words) for words in ("## shows", "## quick", "**1 of 1 caught", "decode")] == [1, 1, 2, 1]
-    other = replace(item, killer="of a case that quick has not")
-    text = page_of([FAULT], [other, tried(None)])
+    text = page_of([FAULT], [replace(item, killer="of a case that quick has not"), tried(None)])
     assert ("**0 of 1 caught" in text, text.count("decode")) == (True, 1)
-    killer = sorted(killers_of("quick"))[0]
-    item = replace(tried(CAUGHT), text="of an older suite", killer=killer)
+    item = replace(tried(CAUGHT), text="of an older suite", killer=sorted(killers_of("quick"))[0])
     assert "## quick" in page_of([FAULT], [item])
     assert "## quick" not in page_of([FAULT], [replace(item, killer="of a case that quick no longer has")])
     assert "## quick" not in page_of([FAULT], [replace(item, caught=None)])

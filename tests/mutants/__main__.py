@@ -55,8 +55,7 @@ def results(
 ) -> dict[Mutant, bool]:
     """Whether a test notices each mutant, as far as that is known at the deadline (of time.monotonic).
 
-    The file of a session has the results of earlier runs. Of these, a mutant that survived counts only if no test has
-    changed since.
+    A session's file has the results of earlier runs; a mutant that survived counts only if no test has changed since.
     """
     tests = short(path.read_bytes() for path in sorted((ROOT / "tests").rglob("*.py")))
     kept: Iterator[Mapping[str, object]] = documents.read(session, "result") if session else iter(())

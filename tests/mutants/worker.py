@@ -1,8 +1,7 @@
 """What a worker process does: it runs chosen tests with one module's source changed, each time in a fork of itself.
 
-So nothing is imported twice. `collected` has imported the package and collected all tests: in the fork, the functions
-of the module get the changed code. A change outside functions, such as a constant's, needs a `bare` worker, whose forks
-import fattn_probe anew.
+So nothing is imported twice: `collected` has imported the package and all tests; in the fork, the module's functions
+get the changed code. Other changes, such as of a constant, need a `bare` worker, whose forks import fattn_probe anew.
 """
 
 import functools

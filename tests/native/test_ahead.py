@@ -18,8 +18,7 @@ def program(programs, flavour):
 
 @pytest.fixture
 def matrices():
-    halves = np.random.default_rng(1).normal(size=2 * WORDS_IN).astype(np.float16)
-    return halves.view(np.uint32)
+    return np.random.default_rng(1).normal(size=2 * WORDS_IN).astype(np.float16).view(np.uint32)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

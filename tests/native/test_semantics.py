@@ -98,8 +98,7 @@ def test_tensor_cores_compute_as_an_h200_in_every_bit(semantics, instruction, po
 
 
 def test_volta_s_matrix_instruction(semantics):
-    rng = np.random.default_rng(1)
-    a, b = rng.integers(-8, 8, (2, 4, 8, 4)).astype(np.float16)
+    a, b = np.random.default_rng(1).integers(-8, 8, (2, 4, 8, 4)).astype(np.float16)
     operands = np.stack([a, b], axis=1)
     out = semantics.output("mma_m8n8k4", 1, 32, 256, stdin=operands, dtype=np.float32).reshape(4, 8, 8)
     np.testing.assert_array_equal(out, a.astype(float) @ b.astype(float).transpose(0, 2, 1))

@@ -245,8 +245,7 @@ def test_show_has_figures_their_sources_and_the_spec_and_marks_those_of_a_simila
     assert data["spec"].endswith("name=NVIDIA H200")
     assert "arch_traits" in data["sources"]["sharedMemPerBlockOptin"]
     text = shown(device_table(load_devices()["t4"]), width=100)
-    row = next(line for line in text.splitlines() if "multiProcessorCount" in line)
-    number = row.split()[-1]
+    number = next(line for line in text.splitlines() if "multiProcessorCount" in line).split()[-1]
     assert f"{number} NVIDIA, Turing GPU Architecture" in text
     mine = replace(load_devices()["t4"], id="mine", assumed=("clockRate",))
     assert device_json(mine)["assumed"] == ["clockRate"]

@@ -94,8 +94,7 @@ def test_memory_is_read_only_and_without_a_period_what_is_stored():
 def test_a_hundred_gigabytes_cost_one_part():
     part = np.arange(16 << 20, dtype=np.uint32).view(np.uint8)[: 16 << 20]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    found = case_file.repeated(part, 100 << 30)
-    assert found[99 << 30 : (99 << 30) + 8].tolist() == part[:8].tolist()
+    assert case_file.repeated(part, 100 << 30)[99 << 30 : (99 << 30) + 8].tolist() == part[:8].tolist()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 128 << 10  # KiB
 
 

@@ -182,8 +182,7 @@ def test_logits_of_related_operands_change_Q_and_say_so():
     case = case_of(START + "n_q: 16\ndata: {Q: {kind: normal}, K: {kind: normal}}")
     inputs = dict(make_inputs(case))
     Q = inputs["Q"].view(np.float32).reshape(8, 16, 64)
-    K = inputs["K"].view(np.float16).reshape(2, 256, 64)
-    K[:] = np.tile(Q[[0, 4]], (1, 16, 1)).astype(np.float16)
+    inputs["K"].view(np.float16).reshape(2, 256, 64)[:] = np.tile(Q[[0, 4]], (1, 16, 1)).astype(np.float16)
     found = from_capture(case.op, inputs, "like")
     assert found.made.logit_std == pytest.approx(found.recorded.logit_std, rel=0.03)
     assert any(said.startswith("Q's width, set for the logits") for said in found.missing)
@@ -195,8 +194,7 @@ def test_what_no_distribution_can_say_is_said():
     K = inputs["K"].view(np.float16).reshape(2, 256, 64)
     K[1] *= np.float16(4)
     K += np.linspace(-1, 1, 64).astype(np.float16)
-    mask = inputs["mask"].view(np.float16).reshape(16, 256)
-    mask[3, 50] = -np.inf
+    inputs["mask"].view(np.float16).reshape(16, 256)[3, 50] = -np.inf
     said = "; ".join(from_capture(case.op, inputs, "like").missing)
     assert "K's heads: the widest is" in said
     assert "the means of K's channels" in said

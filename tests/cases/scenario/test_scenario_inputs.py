@@ -101,8 +101,7 @@ def test_the_layout_moves_values_and_does_not_change_them(operand):
 
 
 def test_strides_and_offsets_of_layouts():
-    layout = View(kind="view", permute=[0, 2, 1, 3], rows=1024, offset=3)
-    root, view = place("K", "f16", (64, 256, 2, 1), layout)
+    root, view = place("K", "f16", (64, 256, 2, 1), View(kind="view", permute=[0, 2, 1, 3], rows=1024, offset=3))
     assert root.ne == (64, 2, 1024, 1)
     assert (view.nb, view.offset) == ((2, 256, 128, 262144), 3 * 256)
     _, view = place("K", "f16", (64, 256, 2, 1), View(kind="view", pad=4))
@@ -152,8 +151,7 @@ def test_a_mask_wider_than_K_is_visible_behind_its_rows_and_one_as_wide_keeps_it
     for case in (plain, wide):
         values = view_values(case.op.operands["mask"], make_inputs(case))
         np.testing.assert_array_equal(values, view_values(plain.op.tensors["mask"], make_inputs(plain)))
-    expected = reference_of(plain.op, make_inputs(plain))
-    np.testing.assert_array_equal(reference_of(wide.op, make_inputs(wide)), expected)
+    np.testing.assert_array_equal(reference_of(wide.op, make_inputs(wide)), reference_of(plain.op, make_inputs(plain)))
     assert Op.from_json(wide.op.to_json()) == wide.op
     assert masked().digest == "da2a991770fef418"
     assert len({masked().digest, masked(columns=16).digest, masked(columns=24).digest}) == 3
@@ -161,10 +159,8 @@ def test_a_mask_wider_than_K_is_visible_behind_its_rows_and_one_as_wide_keeps_it
 
 @pytest.mark.parametrize("type_", ["f16", "q8_0", "q4_1", "bf16"])
 def test_nan_outside_the_view(type_):
-    layout = View(kind="view", rows=6, offset=1, pad=32, outside="nan")
-    case, _ = cases(type_, (32, 3, 1, 1), layout)
-    inputs = make_inputs(case)
-    everything = decode(inputs["K"], type_).reshape(6, 64)
+    case, _ = cases(type_, (32, 3, 1, 1), View(kind="view", rows=6, offset=1, pad=32, outside="nan"))
+    everything = decode(make_inputs(case)["K"], type_).reshape(6, 64)
     inside = np.zeros((6, 64), bool)
     inside[1:4, :32] = True
     assert np.array_equal(np.isnan(everything), ~inside)
@@ -270,7 +266,6 @@ def test_encoding_loses_no_more_than_the_type_must_and_keeps_zeros_and_nan(type_
     assert np.abs(back - values).max() <= ERRORS.get(type_, 0.13)
     # Values beyond a type are not finite and raise no warning; judging refuses them, with a message of its own.
     values = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32) * np.float32(1e30)
-    finite = type_ in ("f32", "bf16")
-    assert (count_non_finite(encode(values, type_), type_) == 0) == finite
+    assert (count_non_finite(encode(values, type_), type_) == 0) == (type_ in ("f32", "bf16"))
     assert np.all(decode(encode(np.zeros((3, 32), np.float32), type_), type_) == 0)
     assert np.all(np.isnan(decode(nan_block(type_), type_)))

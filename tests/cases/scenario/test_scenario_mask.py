@@ -93,8 +93,7 @@ def test_an_even_division_gives_every_sequence_its_last_key_and_tiles_and_rows_a
 
 
 def test_blocks_are_constant_on_their_grid_and_as_many_as_asked():
-    mask = mask_of("blocks", q=10, kv=20, fraction=0.5)
-    values = whole(mask, MaskShape(400, 200, 2, 1))
+    values = whole(mask_of("blocks", q=10, kv=20, fraction=0.5), MaskShape(400, 200, 2, 1))
     tiles = values.reshape(2, 20, 10, 20, 20)
     np.testing.assert_array_equal(tiles, np.broadcast_to(tiles[:, :, :1, :, :1], tiles.shape))
     assert 0.4 < np.isinf(values).mean() < 0.6
@@ -114,8 +113,7 @@ def test_random_is_upstream_s_mixture():
 @given(shapes, st.integers(1, 40))
 def test_sparse_rows_have_as_many_finite_entries_as_upstream_s(shape, finite):
     finite = min(finite, shape.n_kv)
-    values = whole(mask_of("sparse", finite=finite), shape)
-    counts = np.isfinite(values).sum(axis=2).ravel()
+    counts = np.isfinite(whole(mask_of("sparse", finite=finite), shape)).sum(axis=2).ravel()
     np.testing.assert_array_equal(counts, [finite - row % min(finite, 17) for row in range(shape.n_seq * shape.n_q)])
 
 
@@ -125,8 +123,7 @@ def test_a_sum_hides_what_any_part_hides_and_its_random_parts_differ():
     np.testing.assert_array_equal(whole(mask_of("sum", of=parts), shape), sum(whole(part, shape) for part in parts))
     shape = MaskShape(64, 64, 1, 0)
     part = mask_of("random", blocks=0)
-    twice = whole(mask_of("sum", of=[part, part]), shape)
-    assert not np.array_equal(twice, 2 * whole(part, shape))
+    assert not np.array_equal(whole(mask_of("sum", of=[part, part]), shape), 2 * whole(part, shape))
 
 
 MASKS = [

@@ -100,8 +100,7 @@ def test_stops_are_read_until_every_block_has_a_record():
 
 
 def test_a_kernel_that_ends_early_is_reported_with_its_place_or_signal():
-    found = list(read_gpu_blocks(Gpu(("CUDA_EXCEPTION_6", "")), ANCHORS, [3, 1, 1], sparse=False))
-    assert fault_of(found) == (
+    assert fault_of(list(read_gpu_blocks(Gpu(("CUDA_EXCEPTION_6", "")), ANCHORS, [3, 1, 1], sparse=False))) == (
         "the kernel ended: misaligned address CUDA_EXCEPTION_6 in ggml_cuda_memcpy_1 at common.cuh:822"
     )
     assert fault_of([ended(StopRecord("signal", detail="SIGILL"))]) == "the kernel ended: signal SIGILL"

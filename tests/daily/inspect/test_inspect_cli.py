@@ -56,8 +56,7 @@ def test_two_devices_side_by_side():
 def test_expected_facts(tmp_path, expect, code, said):
     path = tmp_path / "gqa.yaml"
     path.write_text(f"{GQA.read_text()}expect: {expect}\n")
-    done = inspect(path, "--on", "sim:h200", "--host", code=code)
-    assert said in done.stderr
+    assert said in inspect(path, "--on", "sim:h200", "--host", code=code).stderr
 
 
 def test_pages_and_pictures(tmp_path):
@@ -84,8 +83,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("said", REFUSED)
 def test_what_cannot_be_inspected_is_refused(said):
-    done = inspect(GQA, "--on", "sim:h200", *REFUSED[said], code=2)
-    assert said in done.stderr
+    assert said in inspect(GQA, "--on", "sim:h200", *REFUSED[said], code=2).stderr
 
 
 @pytest.mark.parametrize("command", ["inspect", "debug"])
@@ -163,8 +161,7 @@ def test_the_dialogue_is_kept(tmp_path):
 @pytest.mark.night  # its program and ggml's CPU backend are linked for debug, and other inspections wait for that
 def test_upstreams_own_case():
     words = ("--program", "test-backend-ops", "--filter", "hsk=64,hsv=64,nh=4,nr23=\\[1,1\\],kv=113,nb=3,mask=1")
-    done = inspect(*words, "--on", "sim:h200", "--host", "--json")
-    (found,) = json.loads(done.stdout)["inspections"]
+    (found,) = json.loads(inspect(*words, "--on", "sim:h200", "--host", "--json").stdout)["inspections"]
     assert found["case"].startswith("FLASH_ATTN_EXT(hsk=64,hsv=64,nh=4,")
     tensors = {tensor["name"]: tensor["ne"] for tensor in found["facts"]["tensors"]}
     assert tensors["K"] == [64, 113, 4, 1]
@@ -249,8 +246,7 @@ def test_variables_that_are_not_set_yet_are_no_position(live):
     [("block=99", "there is no block 99, only 0 to 7"), ("block=1,kb0=1", "leave out kb0, and use `fattn step` there")],
 )
 def test_the_live_debugger_refuses_a_place_that_is_not_there(place, said):
-    done = fattn_probe("debug", GQA, "--on", "sim:h200", "--at", place, input="quit\n", code=2)
-    assert said in done.stderr
+    assert said in fattn_probe("debug", GQA, "--on", "sim:h200", "--at", place, input="quit\n", code=2).stderr
 
 
 @pytest.mark.night  # CI follows faults to dst in test_trace_sim.py
@@ -278,10 +274,9 @@ def test_the_first_infinity_of_a_tile_kernel_is_found(tmp_path):
     path = tmp_path / "huge-v.yaml"
     data = "{V: {kind: uniform, scale: 1, mean: 60000}}"  # sums of P V in f16 overflow
     path.write_text(f"version: 1\nabout: huge V\nhsk: 40\nn_head: 4\nn_q: 5\nn_kv: 256\ndata: {data}\n")
-    done = inspect(path, "--on", "sim:h200", "--find-nan", code=5)
     assert (
         "VKQ of sequence 0, query 0, head 0, d 0 is inf, kb0 0: block 0, warp 0, lane 0, seen at fattn-tile.cuh:"
-        in (" ".join(done.stdout.split()))
+        in (" ".join(inspect(path, "--on", "sim:h200", "--find-nan", code=5).stdout.split()))
     )
 
 
@@ -345,5 +340,4 @@ def test_expressions_without_a_value_have_their_reason(interface):
 
 
 def test_an_expression_needs_a_place():
-    done = inspect_without("--print", "kb0", code=2)
-    assert "--print 'kb0' needs --break 'PATTERN@FILE'" in done.stderr
+    assert "--print 'kb0' needs --break 'PATTERN@FILE'" in inspect_without("--print", "kb0", code=2).stderr

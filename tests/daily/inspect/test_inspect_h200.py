@@ -1,7 +1,6 @@
 """The simulated H200 under gdb against the real one under cuda-gdb 13.0 (driver 580.159.04, 2026-11-20).
 
-What differs is listed: nvcc -G gives some kernels more registers than a release build has, so fewer blocks fit an SM,
-and the launch divides the work by how many do.
+Differences are listed: with nvcc -G some kernels have more registers, so fewer blocks fit an SM and divide the work.
 """
 
 import gzip

@@ -122,8 +122,7 @@ def test_blocks_that_take_turns_store_parts_and_are_combined_in_their_order():
 
 def test_traffic_is_that_of_the_rows_that_exist():
     """7 queries, 7 heads; the last step has 8 of 64 rows."""
-    replay = made(mma(TAIL_CASE, TAIL_INPUTS, 2))
-    q, *full, tail, store = replay.lanes[0].stretches
+    q, *full, tail, store = made(mma(TAIL_CASE, TAIL_INPUTS, 2)).lanes[0].stretches
     assert q.traffic == (("Q", 7 * 7 * 64 * 4, 0),)
     assert [(one.first, one.count) for one in full] == [(0, 3)]
     assert full[0].traffic == (("K", 64 * 128, 0), ("V", 64 * 128, 0), ("mask", 64 * 7 * 2, 0))
@@ -169,8 +168,7 @@ def test_every_lane_has_its_steps_at_their_places_and_the_mask_lies_beneath_its_
     boxes = [mark for mark in lanes.drawing.marks if isinstance(mark, Box)]
     assert [box.label for box in boxes if box.y == lanes.tops[3]] == ["Q", "3", "dst+"]
     assert {round((box.x - lanes.left) / lanes.step) for box in boxes if box.y == lanes.tops[-1]} == {3, 4, 5, 6, 7}
-    found = tile_map(replay)
-    drawn = with_mask(found, replay)
+    drawn = with_mask(tile_map(replay), replay)
     strips = ["".join(f"{digit:.0f}" for digit in mark.values[0]) for mark in drawn.marks if isinstance(mark, Cells)]
     assert strips == list(replay.masks)
     errors = [mark.look.name for mark in drawn.marks if isinstance(mark, Box) and mark.look.name[0] == "h"]

@@ -44,8 +44,7 @@ def text():
     traced = (Traced(place, "warp 0 of block 5", (("KQ", 3.5, 1e-7, 0), ("P", 0.9, 0.5, 7))),)
     marked = Marked("first deviation: P", place)
     rows = mma(TAIL_CASE, TAIL_INPUTS, 8)
-    errors = np.zeros((14, 7))
-    return replay_page([made(rows, traced=traced, marked=marked, errors=errors)], "made")
+    return replay_page([made(rows, traced=traced, marked=marked, errors=np.zeros((14, 7)))], "made")
 
 
 @pytest.fixture

@@ -144,8 +144,7 @@ def test_lanes_may_come_in_any_order_and_past_one_another():
     document["readings"].sort(
         key=lambda r: (99 if r["kb0"] is None else r["kb0"], order[r["anchor"]], r["lane"] * 7 % 32)
     )
-    found = read_trace(Fibers(document), plan())
-    trace = judge(found, work)
+    trace = judge(read_trace(Fibers(document), plan()), work)
     assert trace.deviation is None
     assert len(trace.tiles[0].steps[-1].checked) == 7 + 3
 

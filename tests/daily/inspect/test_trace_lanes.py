@@ -105,8 +105,7 @@ def traced(rows, block, number, lane_of):
         before = turns
     read(f"{name}_last", None, before)
     if f"{name}_sunk" in reads:
-        sunk = {at: warp._sunk(warp.columns[at], turn) for at, turn in before.items()}
-        read(f"{name}_sunk", None, sunk)
+        read(f"{name}_sunk", None, {at: warp._sunk(warp.columns[at], turn) for at, turn in before.items()})
     return warp, {"readings": readings, "stopped": []}
 
 

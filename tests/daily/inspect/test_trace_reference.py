@@ -148,8 +148,7 @@ def test_a_wrong_number_is_named_by_query_head_and_row_and_a_wrong_offset_by_the
     deviation = judged(fault=wrong("VKQ", 0, at((5, 9), add=0.1))).deviation
     assert (deviation.query, deviation.head, deviation.kv_row, deviation.d) == (2, 3, None, 9)
     document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), work := whole()).document()
-    trace = judge(document, work, offset=0.6931)
-    assert trace.deviation.quantity == "KQ_max"
+    assert judge(document, work, offset=0.6931).deviation.quantity == "KQ_max"
 
 
 def test_two_swapped_rows_of_V_are_found_in_their_step():
@@ -306,16 +305,13 @@ def test_the_registers_of_a_lane():
 def test_a_program_that_ended_early_is_reported():
     document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), work := whole(kb0_stop=1)).document()
     document["stopped"] = ["signal", "SIGSEGV", "mma"]
-    trace = judge(document, work)
-    assert "ended before everything was read: signal SIGSEGV mma" in shown(trace)
+    assert "ended before everything was read: signal SIGSEGV mma" in shown(judge(document, work))
 
 
 def test_json_has_no_nan_or_infinity():
     case, inputs = small_case(SCENARIO.replace("{kind: causal}", "{kind: masked_tiles, leading: 256}"))
-    trace = judged(case=case, inputs=inputs)
-    document = trace_json(trace)
-    text = json.dumps(document, allow_nan=False)
-    assert '"-inf"' in text
+    document = trace_json(judged(case=case, inputs=inputs))
+    assert '"-inf"' in json.dumps(document, allow_nan=False)
     assert document["first_deviation"] is None
     assert len(document["tiles"][0]["steps"]) == 5
 
@@ -368,8 +364,7 @@ def test_stages_in_json_and_on_the_page():
     assert document["row"] == {"sequence": 0, "query": 1, "head": 2}
     assert [(each["where"], each["differing"]) for each in document["stages"]] == [("stored by block 4", 0), ("dst", 1)]
     assert document["stages"][1]["found"] == [1.0, 2.0, 3.5, "inf"]
-    html = trace_section(followed(0.5))
-    assert html.count("<tr>") == 3
+    assert trace_section(followed(0.5)).count("<tr>") == 3
     assert "<table" not in trace_section(judged())
 
 
@@ -529,8 +524,7 @@ def test_a_row_that_sees_nothing_is_divided_by_zero(tmp_path):
         "{kind: causal}", "{kind: sum, of: [{kind: causal}, {kind: masked_rows, every: 3, first: 1}]}"
     )
     case, inputs = small_case(text)
-    followed = Followed(case, inputs)
-    found = followed.hunt(dst_of(case, bad=[(0, 1, 2, slice(None))]), tmp_path)
+    found = Followed(case, inputs).hunt(dst_of(case, bad=[(0, 1, 2, slice(None))]), tmp_path)
     assert (found.tensor, found.place, found.block) == ("dst", "fattn-mma-f16.cuh:2", 0)
     assert "mask is -inf everywhere" in found.words
 

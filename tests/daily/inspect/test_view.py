@@ -100,8 +100,7 @@ def test_page_and_map_are_well_formed_load_nothing_and_links_lead_somewhere(made
     assert {link.removeprefix("#") for link in reader.links} <= set(reader.ids)
     assert ("#missing" in reader.links) == (made is gqa)
     text = svg_of(made())
-    root = ET.fromstring(text)
-    assert root.tag == f"{SVG}svg"
+    assert ET.fromstring(text).tag == f"{SVG}svg"
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
     assert "prefers-color-scheme:dark" in text
 
@@ -302,8 +301,7 @@ def test_every_block_is_listed(facts, line):
 
 
 def test_the_first_faults_are_listed_and_the_rest_counted():
-    facts = replace(fractional(), blocks=fractional().blocks[::2])
-    lines = printed(render(facts), 200).splitlines()
+    lines = printed(render(replace(fractional(), blocks=fractional().blocks[::2])), 200).splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("coverage: fail, "))
     found = int(lines[at].removeprefix("coverage: fail, ").split()[0])
     told = [line for line in lines[at + 1 :] if line.startswith("- ") and " more: " not in line]
@@ -348,8 +346,7 @@ def test_json_has_everything_by_stable_names():
 
 
 def test_json_of_a_fault():
-    block = replace(gqa().blocks[2], tiles=())
-    (gap, share) = facts_json(with_block(gqa(), block))["coverage"]["findings"]
+    (gap, share) = facts_json(with_block(gqa(), replace(gqa().blocks[2], tiles=())))["coverage"]["findings"]
     assert (gap["kind"], gap["tile"], gap["steps"]) == ("gap", (0, 0, 0, 0), (2, 3))
     assert share["message"] == "block 2 (kbc 2 to 3) does nothing, but its share is [0, 0, 0, 0] steps 2:3"
 

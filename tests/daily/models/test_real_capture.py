@@ -1,7 +1,4 @@
-"""Small models of each kind run with libllama, also on a CUDA device; their attention ops recorded, read and run again.
-
-A replay has the bits of the model's run, and its launches.
-"""
+"""Models of each kind run with libllama, also on CUDA: their attention ops, run again, have its bits and launches."""
 
 import errno
 import functools
@@ -72,8 +69,7 @@ def check_output(session, found):
     """The output is the exact answer as far as the CPU backend rounds, and the op alone gives the same bits."""
     exact = reference_of(found.op, found.inputs, found.name)
     assert np.mean((found.dst - exact) ** 2) / np.mean(exact**2) < NMSE[found.op.type_K]
-    case = CaseFile(found.name, found.digest, found.op, found.inputs)
-    again = session.run(case, found.inputs, CPU)
+    again = session.run(CaseFile(found.name, found.digest, found.op, found.inputs), found.inputs, CPU)
     assert isinstance(again, Ran)
     assert np.array_equal(again.result.dst.view(np.uint32), found.dst.view(np.uint32))
 
@@ -349,8 +345,7 @@ def test_a_model_on_a_simulated_gpu(session, name, on, backend, device, tmp_path
         found = read_capture(folder / entry.file, types=session.kernel_words[0], names=session.kernel_words[1])
         assert (found.backend, found.device, found.provenance["model_on"]) == (backend, device, on)
         assert "MUL_MAT" in found.provenance["ran_on"]
-        case = CaseFile(found.name, found.digest, found.op, found.inputs)
-        again = session.run(case, found.inputs, target)
+        again = session.run(CaseFile(found.name, found.digest, found.op, found.inputs), found.inputs, target)
         assert isinstance(again, Ran) and again.launches[0].kernel.startswith("flash_attn_")
         assert_same(found, again.result.dst, launches_of(again))
 

@@ -74,8 +74,7 @@ def described():
 def arrays():
     Q = NUMBERS.standard_normal((QUERIES, HEADS, SIZE)).astype(np.float32)
     KV = NUMBERS.standard_normal((N_KV + 1, 2 * SIZE)).astype(np.float16)
-    dst = NUMBERS.standard_normal((1, QUERIES, HEADS, SIZE)).astype(np.float32)
-    return Q, KV, dst
+    return Q, KV, NUMBERS.standard_normal((1, QUERIES, HEADS, SIZE)).astype(np.float32)
 
 
 @pytest.fixture
@@ -124,9 +123,8 @@ MODEL = {"layers": 2, "steps": 3, "prompts": [[1, 2]]}
 
 def recorder(tmp_path, **request):
     notes = list[str]()
-    asked = Request(Path("model.gguf"), Prompt(tokens=2), **request)
     return Recorder(
-        request=asked,
+        request=Request(Path("model.gguf"), Prompt(tokens=2), **request),
         folder=tmp_path,
         raw=tmp_path / "raw",
         launches=LaunchLog(tmp_path / "launches"),

@@ -48,8 +48,7 @@ def test_bins_are_by_powers_of_two_and_a_range_leaves_out_what_is_not_finite():
 def test_a_head_has_the_numbers_of_a_plain_computation(fields):
     op, inputs = op_of(**fields)
     values = operand_values(op, inputs)
-    found = statistics_of(op, inputs)
-    for head in found.heads:
+    for head in statistics_of(op, inputs).heads:
         Q, K, V = (
             np.asarray(values[name][0, place, : op.sizes.n_kv], np.float64)
             for name, place in (("Q", head.head), ("K", head.head // 2), ("V", head.head // 2))

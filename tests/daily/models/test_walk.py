@@ -122,8 +122,7 @@ def on_a_model(test):
 
 
 def request_of(folder, name="qwen2", **words):
-    model = make_model(MODELS[name], folder / f"{name}.gguf")
-    return Request(model, Prompt(tokens=40, seed=1), **words)
+    return Request(make_model(MODELS[name], folder / f"{name}.gguf"), Prompt(tokens=40, seed=1), **words)
 
 
 def compared(nodes, target="sim:h200"):

@@ -187,8 +187,7 @@ def test_a_missing_function_is_compiled_and_a_test_is_prepared_once_with_all_its
 
 
 def test_cases_are_split_to_fit_an_argument():
-    groups = list(portions(["a" * 40, "b" * 40, "c" * 40], 100))
-    assert [len(group) for group in groups] == [2, 1]
+    assert [len(group) for group in portions(["a" * 40, "b" * 40, "c" * 40], 100)] == [2, 1]
 
 
 def test_silence_ends_a_case_as_lost_and_the_overall_limit_counts_through_live_output(program):
@@ -216,8 +215,7 @@ def test_running_no_case_is_an_error(program):
 
 def test_a_program_that_never_reached_its_device_is_lost_and_one_that_is_not_there_an_error(tmp_path):
     script = "#!/bin/sh\necho 'error while loading shared libraries: libcudart.so.13'\nexit 127\n"
-    program = executable(tmp_path / "broken", script)
-    report = drive((str(program),), {}, PATIENT, lambda result, total: None)
+    report = drive((str(executable(tmp_path / "broken", script)),), {}, PATIENT, lambda result, total: None)
     assert (report.results[0].status, report.stopped) == ("lost", "exit status 127")
     assert "libcudart.so.13" in str(report.problem())
     with pytest.raises(BuildError, match="could not be run"):

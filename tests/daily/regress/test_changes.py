@@ -136,8 +136,7 @@ def test_a_slow_run_and_noise_are_no_step():
     values[-1] = 1.5
     assert last_step(values) is None
     # Of 300 series of nights without a change, at 1 % noise.
-    alarms = sum(last_step(series((1.0, 40), noise=0.01, seed=seed)) is not None for seed in range(300))
-    assert alarms <= 3
+    assert sum(last_step(series((1.0, 40), noise=0.01, seed=seed)) is not None for seed in range(300)) <= 3
 
 
 @settings(max_examples=30)
@@ -179,8 +178,7 @@ def outcome(baseline=RUN, planned=9):
 def parsed(found):
     (suite,) = ET.fromstring(junit([found])).iter("testsuite")
     tests = {test.get("name"): test for test in suite.iter("testcase")}
-    kinds = {name: [child.tag for child in test] for name, test in tests.items()}
-    return suite, tests, kinds
+    return suite, tests, {name: [child.tag for child in test] for name, test in tests.items()}
 
 
 def test_junit_has_the_kind_message_and_time_of_each_case():

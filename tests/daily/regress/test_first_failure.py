@@ -37,8 +37,7 @@ def test_one_wrong_line_is_shown_at_once_and_the_rest_is_left(tmp_path):
     suite, history = tmp_path / "s.yaml", tmp_path / "h.db"
     suite.write_text(SUITE)
     words = ("regress", suite, "--source", tree, "--history", history, "--workers", 1)
-    done = fattn_probe(*words, "-x", code=5)
-    lines = done.stderr.splitlines()
+    lines = fattn_probe(*words, "-x", code=5).stderr.splitlines()
     (shown,) = [number for number, line in enumerate(lines) if line.startswith("fail steps-seed=")]
     assert "on sim:" in lines[shown]
     (stopped,) = [number for number, line in enumerate(lines) if line.startswith("stopped at the first failure: ")]

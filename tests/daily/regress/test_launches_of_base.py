@@ -33,8 +33,7 @@ def test_a_difference_is_a_change_and_no_regression():
 def test_what_is_said_of_a_base():
     fewer = LaunchRecord(0, "flash_attn_ext_vec", (("D", "128"),), (1, 1, 32), (32, 4, 1), 0)
     row = Judgement("decode", "sim:h200", Tolerance(), Verdict(Status.PASS, ""), (fewer,))
-    found = BesideBase("BASE", 2, ((row, (VEC,)),))
-    first, second = found.lines()
+    first, second = BesideBase("BASE", 2, ((row, (VEC,)),)).lines()
     assert str(first) == "1 of 2 cases: launches differ from those of BASE (dry runs)"
     assert str(second).startswith("  decode on sim:h200: flash_attn_ext_vec<128>: grid 1x12x32 of 32x4x1, 0 B became ")
     (same,) = BesideBase("BASE", 2, ()).lines()

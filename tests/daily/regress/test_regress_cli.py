@@ -42,8 +42,7 @@ def test_three_nights(suite, tmp_path, earlier, on, also):
     (run,) = json.loads(first.stdout)["runs"]
     # An earlier source is held to its own step sizes.
     assert [(one["status"], one["metrics"]["equal_bits"] > 0.999) for one in run["results"]] == [("pass", True)] * 2
-    second = probe("regress", suite, "--on", on, "--source", LATER, history=history)
-    assert f"({earlier})" in second.stdout
+    assert f"({earlier})" in probe("regress", suite, "--on", on, "--source", LATER, history=history).stdout
     summary = tmp_path / "summary.md"
     words = ("--on", on, "--source", LATER, "--patch", "fault-mask-stride", "--markdown", summary)
     third = probe("regress", suite, *words, history=history, code=6)

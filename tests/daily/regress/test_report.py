@@ -113,8 +113,7 @@ def test_a_partial_run_does_not_hide_the_failures_of_the_run_before(history, onl
     """The page said "nothing wrong; 701 without a verdict" of a run that was stopped, and nothing of 64 failures."""
     night(history, result(name="mha"), planned=4, settings=Settings(only=only), ended=ends)
     page = report(history)
-    titles = re.findall(r"<h2>([^<]+)</h2>", page)
-    assert titles[:2] == ["sim:h200, nightly", title]
+    assert re.findall(r"<h2>([^<]+)</h2>", page)[:2] == ["sim:h200, nightly", title]
     assert "1 regression, 2 without a verdict" in page
     assert 'title="2 on sim:h200"' in page, "mha is not counted twice"
 
@@ -136,8 +135,7 @@ def test_a_history_without_runs_or_without_ops(tmp_path, history):
 
 def test_times_of_a_real_gpu_are_drawn_and_a_step_is_an_alarm(empty):
     for number, seconds in enumerate([2e-5] * 8 + [3e-5] * 4):
-        accepted = "" if number else "good"
-        night(empty, result(seconds=(seconds,)), identity=GPU, accepted=accepted)
+        night(empty, result(seconds=(seconds,)), identity=GPU, accepted="" if number else "good")
     page = report(empty)
     assert "20.0 us became 30.0 us, since 4 runs" in page
     assert "1 regression" in page
@@ -222,15 +220,13 @@ def test_a_plot_needs_two_values_and_always_shows_the_bound():
 
 
 def test_an_error_map_keeps_what_a_byte_can_tell():
-    values = np.array([[0.0, 0.05, 1.0, 3.5], [12.0, 1e9, np.inf, np.nan]])
-    kept = packed(values, 2, 4)
+    kept = packed(np.array([[0.0, 0.05, 1.0, 3.5], [12.0, 1e9, np.inf, np.nan]]), 2, 4)
     assert kept.values[0, 0] == kept.values[0, 1] == 0.0
     np.testing.assert_allclose(kept.values[0, 2:], [1.0, 3.5], rtol=0.06)
     assert kept.values[1, 0] == pytest.approx(12.0, rel=0.06)
     assert 1e4 < kept.values[1, 1] < np.inf
     assert np.isinf(kept.values[1, 2:]).all()
-    drawn = picture_of(kept, "x")
-    assert re.findall(r'class="h(\d)"', drawn.svg) == ["1", "2", "3", "4", "5"]
+    assert re.findall(r'class="h(\d)"', picture_of(kept, "x").svg) == ["1", "2", "3", "4", "5"]
 
 
 FRAMES = ("load at common.cuh:822", "k at mma.cuh:9")

@@ -61,10 +61,7 @@ class Judged(StandIn):
 
 
 def run(history, only="", accept="", shard="1/1", stop=-1, until_failure=None, **statuses):
-    """One run of the suite's cases whose names match `only`, as `regress` makes it; interrupted after `stop` cases.
-
-    Or at the first failure, which is told to `until_failure`.
-    """
+    """A run of the cases that match `only`; ends after `stop` cases or the first failure, told to `until_failure`."""
     session, more = Session(RunOptions(tree=None)), {"say": until_failure, "exit_first": True} if until_failure else {}
     runner = SuiteRunner(history, session, "quick", cluster=Judged(statuses, stop), only=only, **more)
     selection = CaseSelection(CASES).some(only).of(parse_shard(shard))

@@ -164,8 +164,7 @@ def test_leaving_at_the_first_failure_ends_what_compiles(compilers):
 def test_without_a_guess_dry_runs_follow_the_host_code_and_then_the_most_used_kernels(compilers):
     compilers.guessed = False
     kernels = {"a": ("mma 1",), "b": ("vec 2",), "c": ("vec 2",), "d": ("tile 3", "vec 2")}
-    found = [event.name for _, event in schedule(compilers, kernels).events()]
-    assert sorted(found) == ["a", "b", "c", "d"]
+    assert sorted(event.name for _, event in schedule(compilers, kernels).events()) == ["a", "b", "c", "d"]
     assert compilers.events[:2] == [("sim:h200", "launches.cu"), ("sim:h200", "dry runs")]
     assert compilers.events[2][1] == "vec 2"
 

@@ -260,16 +260,14 @@ def scenario_op(text):
 def test_a_case_of_upstreams_has_its_own_name(tests_of, form, text):
     tests, op = tests_of(form), op_of(from_ops(text))
     case = as_case(op, tests)
-    made = op_of(from_ops(tests.name(case)))
-    assert same(made, op)
+    assert same(op_of(from_ops(tests.name(case))), op)
     if "q4_0" not in text:  # of a padded V nothing tells the size before
         assert tests.name(case) == text
 
 
 def test_the_constructor_of_a_case(tests_of):
     tests = tests_of("new")
-    case = as_case(op_of(from_ops(CASES["new"][0])), tests)
-    assert tests.constructor(case) == (
+    assert tests.constructor(as_case(op_of(from_ops(CASES["new"][0])), tests)) == (
         "new test_flash_attn_ext(128, 128, 4, {12, 1}, 512, 1, true, true, 8.0f, 30.0f, GGML_PREC_F32, "
         "GGML_TYPE_Q8_0, GGML_TYPE_F16, {0, 2, 1, 3}, true, false, 0)"
     )
@@ -340,8 +338,7 @@ def test_the_expression_for_a_case_is_exact_and_its_failure_in_words():
 
 def test_params_are_compared_as_float32(tests_of):
     op = op_of(from_ops(CASES["new"][0]))
-    other = replace(op, params=replace(op.params, scale=op.params.stored.scale))
-    assert same(op, other)
+    assert same(op, replace(op, params=replace(op.params, scale=op.params.stored.scale)))
     assert not same(op, replace(op, params=replace(op.params, logit_softcap=31.0)))
 
 

@@ -153,14 +153,12 @@ def test_a_recorded_case(tmp_path):
     done = fattn_probe("run", scenario_of(fault), "--on", "sim:h200", "--captures", tmp_path / "ops")
     assert done.returncode == 0
     (capture,) = (tmp_path / "ops").glob("*.gguf")
-    made = reproduce(capture, out, "--patch", fault, "--as", "file")
-    assert made["status"] == "fail"
+    assert reproduce(capture, out, "--patch", fault, "--as", "file")["status"] == "fail"
     check_file(out, capture, fault)
 
 
 def test_the_output_in_a_capture_is_judged(tmp_path):
-    done = fattn_probe("run", "gqa", "--on", "sim:h200", "--captures", tmp_path)
-    assert done.returncode == 0
+    assert fattn_probe("run", "gqa", "--on", "sim:h200", "--captures", tmp_path).returncode == 0
     (path,) = tmp_path.glob("*.gguf")
     right = read_capture(path)
     odd = right.dst.copy()

@@ -85,8 +85,7 @@ def test_a_fault_in_attention(patch, tmp_path):
     assert cause in guilty["cause"]
     assert guilty["worst"]["head"] < MODELS[name].n_head and guilty["tile"] and guilty["blocks"]
     assert found["others"] == []
-    case = read_case(tmp_path / "out" / f"{guilty['case']}.gguf")
-    assert case.op.sizes.n_head == MODELS[name].n_head
+    assert read_case(tmp_path / "out" / f"{guilty['case']}.gguf").op.sizes.n_head == MODELS[name].n_head
     shown = fattn_probe(
         *("compare", tmp_path / "out" / f"{guilty['case']}.gguf", "--on", ON, "--patch", patch, "--no-maps"), code=5
     )
@@ -94,8 +93,7 @@ def test_a_fault_in_attention(patch, tmp_path):
 
 
 def test_a_fault_in_rope(tree, tmp_path):
-    patch = fault_in(tree, tmp_path, *ROPE)
-    found = triage(tmp_path, model_of(tmp_path), "--patch", patch)
+    found = triage(tmp_path, model_of(tmp_path), "--patch", fault_in(tree, tmp_path, *ROPE))
     node = found["guilty"]["node"]
     assert found["verdict"] == "OtherOpWrong"
     assert (node["op"], node["name"], node["layer"], node["step"]) == ("ROPE", "Qcur-0", 0, 0)

@@ -207,8 +207,7 @@ def test_an_overflow_that_the_kernels_arithmetic_makes_is_no_fault_of_the_kernel
 
 
 def test_another_op_is_wrong_on_a_device_or_ends_the_run():
-    found = verdict_of(ops(), nodes(Qcur_1={"on": {H200: WRONG, OTHER: RIGHT}}))
-    guilty = found.guilty
+    guilty = verdict_of(ops(), nodes(Qcur_1={"on": {H200: WRONG, OTHER: RIGHT}})).guilty
     assert isinstance(guilty, OtherOpWrong)
     assert (guilty.node.name, guilty.target, guilty.found, guilty.allowed) == ("Qcur-1", H200, WRONG, 1e-7)
     fault = Finding("out-of-bounds", "a write is outside of its allocation")

@@ -110,8 +110,7 @@ def test_only_what_was_executed_of_them_counts(tree):
 
 
 def test_an_argument_that_a_run_refutes_is_named(tree):
-    known = places(tree, [entry("/amd/")])
-    found = coverage(tile(1, 9, (1, 8)), tile(5, 9, (0, 9)), known=known)
+    found = coverage(tile(1, 9, (1, 8)), tile(5, 9, (0, 9)), known=places(tree, [entry("/amd/")]))
     assert counts.refuted(found) == [("a.cuh", 1)]
     said = "\n".join(show.summary(Measured("quick", found, ("sim:h200",), 1, ())))
     assert "a.cuh:1 was executed, but unreachable.yaml says that it cannot be" in said
@@ -240,8 +239,7 @@ def test_instances_count_once_for_each_target_and_are_shown_by_kernel_and_gpu():
     assert found.of_kernel("flash_attn_ext_vec") == (Share(0, 0), Share(0, 0))
     found = coverage(tile(5, 1), other(5, 0), tile(6, 0))
     found.add([tile(5, 1)], "sim:t4")
-    measured = Measured("quick", found, ("sim:h200", "sim:t4"), 2, ())
-    assert list(show.instance_rows([measured])) == [
+    assert list(show.instance_rows([Measured("quick", found, ("sim:h200", "sim:t4"), 2, ())])) == [
         ("flash_attn_tile", "sim:h200", "1 of 2", "33.3 % of 3"),
         ("flash_attn_tile", "sim:t4", "1 of 1", "100 % of 1"),
     ]

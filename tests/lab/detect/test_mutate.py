@@ -31,8 +31,7 @@ KILLED = MutantVerdict(MUTANT, "sim:h200", "verdict", "decode", "wrong", 2, 1.5)
 
 
 def plan(folder, **changes):
-    file = suite(folder)
-    entry = load_suite(file)
+    entry = load_suite(suite(folder))
     return MutationPlan((SuitePart(entry, H200, Checks(), tuple(cases_of(entry, folder))),), **changes)
 
 
@@ -353,8 +352,7 @@ def test_a_file_that_was_cut_keeps_what_is_whole(tmp_path, runs, lost):
     whole = path.stat().st_size
     known.add_run("b", runs[1])
     path.write_bytes(path.read_bytes()[:-lost] if lost < 200 else path.read_bytes()[: whole - 9])
-    again = KnownRuns.read(path)
-    again.add_run("c", runs[1])
+    KnownRuns.read(path).add_run("c", runs[1])
     found = [KnownRuns.read(path).run(key, 0, case) for key in "abc"]
     assert found == {1: [*runs, runs[1]], 20: [runs[0], None, runs[1]], 200: [None, None, runs[1]]}[lost]
 

@@ -33,8 +33,7 @@ def kinds_of(union):
 
 def test_every_case_is_legal_small_and_that_of_its_seed_and_number(drawn):
     for settings in drawn[:200]:
-        text = yaml.safe_dump({"version": 1, "about": "one", **settings})
-        (case,) = expand(loads(text))
+        (case,) = expand(loads(yaml.safe_dump({"version": 1, "about": "one", **settings})))
         assert case.digest == case_of(settings, "one").digest
         assert case.op.sizes.flop == flop(settings) <= 100e6
     assert [draw(7, number) for number in range(50)] == drawn[:50]

@@ -168,8 +168,7 @@ def test_the_starter_runs_beside_llama_cpp_and_a_wrong_one_fails_with_the_cause(
 @pytest.mark.build
 @pytest.mark.slow
 def test_the_checker_finds_an_early_return_before_a_barrier():
-    contender = own(f"{EARLY}:early")
-    (row,) = rows([contender], case_of(n_kv=96), how=How(check=True))
+    (row,) = rows([own(f"{EARLY}:early")], case_of(n_kv=96), how=How(check=True))
     found = row.judgement.finding
     assert row.judgement.status is Status.FAIL and found.kind == "uninitialized-shared"
     assert (Path(found.file).name, found.line, found.block, found.thread) == ("early.cu", 13, (1, 0, 0), (0, 0, 0))

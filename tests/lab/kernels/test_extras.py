@@ -114,8 +114,7 @@ def test_a_gpu_that_pytorch_does_not_see():
 
 def test_replays_are_timed_after_those_that_warm_up():
     gpu = Gpu()
-    seconds = seconds_of(stand_in(gpu), gpu.compute, (2, 3), "cuda:0")
-    assert seconds == pytest.approx((0.003, 0.004, 0.005))
+    assert seconds_of(stand_in(gpu), gpu.compute, (2, 3), "cuda:0") == pytest.approx((0.003, 0.004, 0.005))
 
 
 @pytest.mark.parametrize(("timing", "device"), [((3, 20), "cpu"), ((0, 0), "cuda:0")])

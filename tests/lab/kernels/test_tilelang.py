@@ -119,8 +119,7 @@ def kernel(barrier="__syncthreads();"):
 
 
 def test_the_text_launches_it_on_arrays_of_these_bytes():
-    arrays = {"x": (X.dtype, X.shape), **OUTPUTS}
-    text = program_text(kernel(), arrays, frozenset(OUTPUTS))
+    text = program_text(kernel(), {"x": (X.dtype, X.shape), **OUTPUTS}, frozenset(OUTPUTS))
     assert text.startswith(SOURCE.splitlines()[0])
     assert "run_kernel(reversed, dim3(3, 1, 1), dim3(32, 4, 1), 512, words" in text
     assert '{"x", 1536, false}, {"y", 3072, true}, {"threads", 12, true}' in text

@@ -62,8 +62,7 @@ def machine_code(tmp_path_factory):
         skip_unless_required("nvdisasm", "nvdisasm is not on this machine")
     cubin = tmp_path_factory.mktemp("joined") / "joined.cubin"
     run([nvcc, "-std=c++17", "-arch=sm_90", "-cubin", "-o", cubin, JOINED])
-    text = run([disassembler.path, cubin]).stdout
-    return dict(map(counted, re.split(r"\n\.text\.", text)[1:]))
+    return dict(map(counted, re.split(r"\n\.text\.", run([disassembler.path, cubin]).stdout)[1:]))
 
 
 def skip_unless_required(program, reason):

@@ -103,8 +103,7 @@ def test_refused_launches_are_shown_once_for_each_place():
 
 def test_a_program_that_timed_out_is_named_with_its_last_launch_and_so_is_a_crash():
     made, settings = Executable(Path("/cache/bin/a-123"), Path("a.cu")), execute.ProgramSettings(timeout=3.0)
-    error = execute.timed_out(made, settings, RECORDS, "one\ntwo\n")
-    assert str(error).splitlines() == [
+    assert str(execute.timed_out(made, settings, RECORDS, "one\ntwo\n")).splitlines() == [
         "a.cu timed out after 3 s; its last launch was number 3, scale<float,4>, grid 1x1x1 of 32x1x1, 64 B",
         "one",
         "two",

@@ -142,8 +142,7 @@ def test_at_most_as_many_blocks_as_steps_upstreams_ncols2_and_no_padding_in_a_pi
     assert len(divide(made_op(0, n_q=2, n_kv=3).shape, 4, 4, 132).blocks) == 1
     groups = {group: divide(made_op(0, group=group).shape, 4, 4, 1).ncols2 for group in (1, 2, 3, 4, 5, 7, 16)}
     assert groups == {1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 7: 8, 16: 8}
-    op = made_op(0, group=7, n_q=5, n_kv=50)
-    launch = divide(op.shape, 8, 64, 1)
+    launch = divide(made_op(0, group=7, n_q=5, n_kv=50).shape, 8, 64, 1)
     ((_, work),) = launch.parts
     assert launch.rows(work) == (slice(0, 7), slice(0, 5), slice(0, 50))
 
@@ -177,8 +176,7 @@ def test_a_row_without_earlier_sums_does_not_count_as_rescaled():
     rows = rows_of([first, second, late], 0)
     assert [(row.rose, row.again) for row in rows] == [(0, 0), (1, 2), (1, 1)]
     assert [row.rescale for row in rows] == [None, 1.0, np.exp(-2)]
-    found = summary_of([first, second, late])
-    assert found == {"tiles": 3, "hidden": 0, "rows": 3, "rose": 2}
+    assert summary_of([first, second, late]) == {"tiles": 3, "hidden": 0, "rows": 3, "rose": 2}
 
 
 def test_a_row_is_the_tiles_last_query_of_the_studied_head():

@@ -62,8 +62,7 @@ def test_every_algorithm_prints_its_steps_and_that_all_agree(invoke, algorithm):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("name", ["gqa", "prefill", "sliding-window", "decode", "streamk-fractional"])
 def test_nothing_is_cut_off_in_a_terminal_of_common_width(name, algorithm, width):
-    text = rendered(replace(studied(name), algorithm=algorithm), width)
-    lines = text.splitlines()
+    lines = rendered(replace(studied(name), algorithm=algorithm), width).splitlines()
     assert max(map(len, lines)) <= width
     assert not any("…" in line for line in lines if not line.startswith(("TMA", "products", "softmax")))
     assert len(lines) < 110
@@ -197,8 +196,7 @@ def test_study_needs_a_scenario_or_a_table(invoke):
 
 @pytest.mark.slow
 def test_table_3_is_measured_by_the_command(invoke):
-    done = invoke("--table3", 1, "--json")
-    found = json.loads(done.stdout)["table3"]
+    found = json.loads(invoke("--table3", 1, "--json").stdout)["table3"]
     assert (found["heads"], found["rows"], found["head_size"]) == (1, 8448, 128)
     assert [row["variant"] for row in found["table"]] == list(VARIANTS)
 
@@ -249,8 +247,7 @@ def test_files_that_hold_no_launch_of_the_case_are_refused(tmp_path):
 
 
 def answered(*words):
-    done = CliRunner().invoke(app, ["study", *words, "--json"], catch_exceptions=False)
-    return json.loads(done.stdout)
+    return json.loads(CliRunner().invoke(app, ["study", *words, "--json"], catch_exceptions=False).stdout)
 
 
 def test_every_step_has_a_line_in_every_kernel(tree):

@@ -25,8 +25,7 @@ NUMBERS = np.array(
 def test_e4m3_has_the_numbers_of_the_format_rounds_to_nearest_even_and_saturates():
     assert NUMBERS[-1] == LARGEST
     for sign in (1, -1):
-        found = e4m3((sign * NUMBERS).astype(np.float32))
-        np.testing.assert_array_equal(found, sign * NUMBERS)
+        np.testing.assert_array_equal(e4m3((sign * NUMBERS).astype(np.float32)), sign * NUMBERS)
     middle = ((NUMBERS[1:] + NUMBERS[:-1]) / 2).astype(np.float32)
     even = np.where(np.arange(len(middle)) % 2 == 0, NUMBERS[:-1], NUMBERS[1:])
     np.testing.assert_array_equal(e4m3(middle), even)

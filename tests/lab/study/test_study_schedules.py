@@ -30,8 +30,7 @@ def test_every_schedule_keeps_the_rules_or_is_a_named_deadlock(plan):
     found = run(plan)
     assert not broken_rules(found.events, plan, complete=not found.deadlock)
     if found.deadlock:
-        told = {event.what for event in found.events}
-        assert "K" in told
+        assert "K" in {event.what for event in found.events}
         assert all(signals for signals in found.deadlock.values())
         assert broken_rules(found.events, plan)  # it is not complete
     else:
@@ -74,8 +73,7 @@ def test_turns_hide_a_slow_softmax_and_the_overlap_hides_more():
 
 
 def test_too_few_stages_are_a_deadlock_that_says_who_waits_for_what():
-    found = run(WarpgroupPlan(8, 1, "overlap", "pairs"))
-    assert found.deadlock == {
+    assert run(WarpgroupPlan(8, 1, "overlap", "pairs")).deadlock == {
         "producer": ("V0 released by WG1", "V0 released by WG2"),
         "WG1": ("K1 full",),
         "WG2": ("K1 full",),

@@ -36,8 +36,7 @@ def test_the_status_line_fits_60_columns():
     assert status_line(Progress(5, 20, "fattn.cu", 12.6)).plain.endswith(" 5/20 0:13 fattn.cu")
     line = status_line(Progress(5, 20, "fattn-probe-vec-128-f16-q8_0.cu", 62, 80.2)).plain
     assert line.endswith(" 5/20 1:02, about 1:20 left vec 128,f16,q8_0")
-    progress = Progress(150, 152, "fattn-probe-mma-576-512-16-16.cu", 701.0, 600.0)
-    assert len(status_line(progress).plain) <= 60
+    assert len(status_line(Progress(150, 152, "fattn-probe-mma-576-512-16-16.cu", 701.0, 600.0)).plain) <= 60
 
 
 def test_without_a_terminal_only_the_title_is_printed():

@@ -76,8 +76,7 @@ def test_a_new_build_removes_those_of_another_fattn_probe_that_a_week_has_not_us
 
 
 def test_a_damaged_object_is_made_again_before_it_is_linked(request_, made):
-    folder = ensure(request_).folder
-    os.truncate(folder / OUTPUTS[2], 5)
+    os.truncate(ensure(request_).folder / OUTPUTS[2], 5)
     ensure(request_)
     assert len(made) == 1
     ensure(request_, programs=["fattn-runner", "fattn-runner-cpu"])

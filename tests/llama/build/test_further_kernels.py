@@ -42,8 +42,7 @@ def tree(tmp_path):
 def test_they_are_compiled_when_they_are_launched(tree):
     session, (case,) = Session(RunOptions(tree)), cases_of([find("scenario", "gqa")])
     prepare(session, [(case, [H200])])
-    ran = captured(session, case)
-    assert np.ravel(ran.dst)[:2].tolist() == [2.0 * case.op.sizes.hsv, 3.0]
+    assert np.ravel(captured(session, case).dst)[:2].tolist() == [2.0 * case.op.sizes.hsv, 3.0]
 
 
 @pytest.mark.parametrize(

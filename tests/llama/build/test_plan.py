@@ -85,8 +85,7 @@ def test_capture_has_libllama_with_the_wanted_architectures_and_stubs_for_the_ot
     write_tree(tmp_path, LIBLLAMA)
     plan = plan_of(tmp_path, Contents((), (), (CAPTURE,), architectures=("qwen2.cpp",)))
     assert links(plan) == ["lib/libggml-cpu.so", "lib/libggml-base.so", "bin/fattn-capture"]
-    compiled = {source for source in sources(plan) if source.startswith("overlay/src/")}
-    assert compiled == {
+    assert {source for source in sources(plan) if source.startswith("overlay/src/")} == {
         f"overlay/src/{name}.cpp" for name in ("models/qwen2", *(f"fattn-probe-libllama-{n}" for n in "12"))
     }
     assert "overlay/ggml/src/gguf.cpp" in sources(plan)

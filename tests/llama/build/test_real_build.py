@@ -86,8 +86,7 @@ def test_a_missing_kernel_is_compiled_in(build):
     own = "flash_attn_ext_f16<64, 64, 8, 8, false, false, false>"
     bodies = set(BODY.findall(stubs(build)))
     (body,) = [name for name in bodies if demangle(name).startswith(f"void simt_body::{own}(")]
-    completed = add_missing(launching, body)
-    assert completed.manifest.contents.kernels == ("mma 64,64,8,8,false,false,false",)
+    assert add_missing(launching, body).manifest.contents.kernels == ("mma 64,64,8,8,false,false,false",)
     compiled = {
         demangle(name).partition("(")[0].partition("::")[2] for name in bodies - set(BODY.findall(stubs(build)))
     }
@@ -102,16 +101,14 @@ def test_a_missing_kernel_is_compiled_in(build):
 
 def test_a_missing_function_of_ggml_base_is_compiled_in_and_what_nothing_defines_is_named(build):
     assert "gguf_init_empty" not in exported(build, "ggml-base"), "nothing built calls it, so it has no stub either"
-    added = add_missing(build, "gguf_init_empty")
-    assert "gguf.cpp" in added.manifest.contents.sources
+    assert "gguf.cpp" in add_missing(build, "gguf_init_empty").manifest.contents.sources
     assert "gguf_init_empty" in exported(build, "ggml-base")
     with pytest.raises(BuildError, match=r"needs ggml_cuda_nothing\(\)"):
         add_missing(build, "_Z17ggml_cuda_nothingv")
 
 
 def test_an_exported_build_runs(build, tmp_path):
-    copy = export(build, tmp_path / "copy")
-    assert says(copy.runner).startswith("fattn-runner: usage:")
+    assert says(export(build, tmp_path / "copy").runner).startswith("fattn-runner: usage:")
 
 
 @pytest.mark.night

@@ -247,8 +247,7 @@ def test_known_ptx_is_a_call(asm, call):
 
 def test_operands_stay_on_their_lines():
     text = 'asm volatile("ldmatrix.sync.aligned.m8n8.x2.b16 {%0, %1}, [%2];"\n : "=r"(xi[0]), "=r"(xi[1])\n : "l"(xs));'
-    lines = rewritten(text).split("\n")
-    assert [line.replace(" ", "") for line in lines] == [
+    assert [line.replace(" ", "") for line in rewritten(text).split("\n")] == [
         "simt::ptx::ldmatrix_sync_aligned_m8n8_x2_b16(",
         "(xi[0]),(xi[1]),",
         "(xs));",

@@ -246,8 +246,7 @@ def test_the_body_moves_the_template_calls_it_and_passes_its_flag_on():
     ],
 )
 def test_a_parameter_that_must_be_constant_stays(body):
-    text = f"template<int n, bool flag> __device__ int f(int i) {{ {body} }}"
-    assert "simt_once" not in rewritten(text)
+    assert "simt_once" not in rewritten(f"template<int n, bool flag> __device__ int f(int i) {{ {body} }}")
 
 
 @pytest.mark.parametrize(

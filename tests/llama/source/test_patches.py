@@ -38,8 +38,7 @@ def change(start, old, new, path="a/x.cu"):
 )
 def test_hunk_finds_its_exact_place(tmp_path, overlay, start, old, new):  # as `git diff`, `diff -u`, `diff -ru` name it
     body = change(start, "line 10", "LINE 10").replace("- a/a/x.cu", f"- {old}").replace("+ b/a/x.cu", f"+ {new}")
-    changed = patches.apply(patch_of(tmp_path, body), overlay)
-    assert changed == [overlay / "a/x.cu"]
+    assert patches.apply(patch_of(tmp_path, body), overlay) == [overlay / "a/x.cu"]
     assert (overlay / "a/x.cu").read_text() == TEXT.replace("line 10\n", "LINE 10\n")
 
 

@@ -186,8 +186,7 @@ resolve(sys.argv[1])
 
 
 def test_killed_run_leaves_the_cache_usable(published, cache):
-    done = subprocess.run([sys.executable, "-c", KILLED, RELEASE], check=False)
-    assert done.returncode == -signal.SIGKILL
+    assert subprocess.run([sys.executable, "-c", KILLED, RELEASE], check=False).returncode == -signal.SIGKILL
     assert list(cache.rglob("ggml.c"))
     assert resolve(RELEASE).build_number == "77"
     assert list((cache / "parts").iterdir()) == []

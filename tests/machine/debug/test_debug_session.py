@@ -158,10 +158,9 @@ def test_a_machine_that_forbids_to_trace_says_what_would_permit_it(gdb, probe, t
     (tmp_path / "forbid.cpp").write_text(FORBIDDING)
     library = tmp_path / "forbid.so"
     subprocess.run(["g++", "-shared", "-fPIC", tmp_path / "forbid.cpp", "-o", library], check=True)
-    forbidden = ["env", f"LD_PRELOAD={library}", *gdb]
     with (
         pytest.raises(LostError, match=r"cannot trace a program here: .*SYS_PTRACE"),
-        DebugSession(forbidden, probe) as session,
+        DebugSession(["env", f"LD_PRELOAD={library}", *gdb], probe) as session,
     ):
         if inside:
             session.python("try:\n    gdb.execute('run')\nexcept gdb.error:\n    pass")

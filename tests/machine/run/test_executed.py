@@ -171,8 +171,7 @@ def test_an_inline_function_is_the_one_that_the_linker_takes(build):
 def called(library, size):
     """What a kernel of a linked library returns for 10."""
     symbol = f"_ZN9simt_body18flash_attn_ext_vecILi{size}ELi1EL9ggml_type1ELS1_1ELb0EEEii"
-    loaded = ctypes.CDLL(str(library), mode=os.RTLD_LAZY)
-    return loaded[symbol](10)
+    return ctypes.CDLL(str(library), mode=os.RTLD_LAZY)[symbol](10)
 
 
 @pytest.mark.parametrize(

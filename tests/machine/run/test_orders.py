@@ -67,8 +67,7 @@ def line(rule):
 
 def test_an_order_names_each_case_that_differs_or_ends_with_the_ops_before_it():
     after_b = line(lambda name, before: "other" if name == "d" and "b" in before else name)
-    expected = {name: name for name in LETTERS}
-    (found,) = after_b.differences("abcde", expected)
+    (found,) = after_b.differences("abcde", {name: name for name in LETTERS})
     assert (found.case, found.after, found.output) == ("d", ("a", "b", "c"), "other")
     assert after_b.shrunk(found, "d") == OrderDifference("d", ("b",), "other", shrunk=True)
     assert str(after_b.shrunk(found, "d")) == "different bits or launches than alone after [b]"
@@ -122,8 +121,7 @@ def in_orders(session, cases, orders):
 @pytest.mark.build
 @pytest.mark.network
 def test_no_order_of_the_release_makes_a_difference(session):
-    cases = shipped("gqa", "sinks", "decode")
-    assert in_orders(session, cases, 3) == {}
+    assert in_orders(session, shipped("gqa", "sinks", "decode"), 3) == {}
 
 
 @pytest.mark.build
@@ -144,8 +142,7 @@ def test_one_flag_for_several_kernels_is_found_and_shrunk(tree):
 def test_a_buffer_that_outlives_its_op_is_found_and_shrunk(tree, kept):
     patch = find_patch(str(PATCHES / f"{kept}.patch"), tree)
     scans = [case for case in cases_of([Path("suites/pool/scan.yaml").absolute()]) if "n_q=16-mask=" in case.name]
-    session = Session(RunOptions(tree, patches=(patch,)))
-    found = in_orders(session, [*shipped("gqa"), *scans], 2)
+    found = in_orders(Session(RunOptions(tree, patches=(patch,))), [*shipped("gqa"), *scans], 2)
     shrunk = [difference for difference in found.values() if difference.shrunk]
     assert shrunk
     for difference in shrunk:

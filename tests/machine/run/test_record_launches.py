@@ -32,8 +32,7 @@ def program(tmp_path_factory):
 
 def test_each_launch_is_recorded_and_forwarded_with_its_answer(program, tmp_path):
     file = tmp_path / "launches"
-    done = run([program], env={"FATTN_PROBE_LAUNCHES": str(file)})
-    assert done.stdout.splitlines() == [
+    assert run([program], env={"FATTN_PROBE_LAUNCHES": str(file)}).stdout.splitlines() == [
         "registered _Z18flash_attn_ext_f16ILi64ELi8ELb0EEvPKc",
         "registered _Z5fixupPf",
         "launched by handle",

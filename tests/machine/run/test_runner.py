@@ -38,8 +38,7 @@ def go(runner, tmp_path):
     """Write a toy case and run it."""
 
     def go(gqa, *args, **params):
-        case = gqa.record(**params)
-        write_case(case, gqa.inputs, tmp_path / "case.gguf")
+        write_case(gqa.record(**params), gqa.inputs, tmp_path / "case.gguf")
         return Command(runner, [*CPU, *args], timeout=60).run(RunFiles(tmp_path / "case.gguf", tmp_path / "out.gguf"))
 
     return go
@@ -97,8 +96,7 @@ def test_views_with_strides_and_offsets(go):
     cache[:, 8:] = plain.values("K").transpose(0, 2, 1, 3)
     gqa.root("K_cache", "f16", cache)
     nb = gqa.roots["K_cache"].nb
-    view = TensorView("K", "f16", "K_cache", gqa.roots["K"].ne, (nb[0], nb[2], nb[1], nb[3]), 8 * nb[2])
-    gqa.tensors["K"] = view
+    gqa.tensors["K"] = TensorView("K", "f16", "K_cache", gqa.roots["K"].ne, (nb[0], nb[2], nb[1], nb[3]), 8 * nb[2])
     del gqa.roots["K"]
     assert nmse(plain, go(gqa)) < 1e-4
 

@@ -21,8 +21,7 @@ class Toy:
 
     def root(self, name, type, values):
         """Add an allocation holding `values`, whose shape is `ne` reversed."""
-        ne = (*values.shape[::-1], 1, 1, 1)[:4]
-        self.roots[name] = Root(name, type, ne)
+        self.roots[name] = Root(name, type, (*values.shape[::-1], 1, 1, 1)[:4])
         self.inputs[name] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
 
     def tensor(self, name, type, values):

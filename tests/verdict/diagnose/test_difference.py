@@ -16,8 +16,7 @@ pytestmark = [pytest.mark.build, pytest.mark.network]
 
 
 def one(session, n_q, on="sim:h200", text="", n_kv=2048):
-    case = case_of(shape(64, 8, 2, n_q, n_kv, CAUSAL) + text)
-    return captured(session, case, target(on))
+    return captured(session, case_of(shape(64, 8, 2, n_q, n_kv, CAUSAL) + text), target(on))
 
 
 def read_back(capture, path, spoil=lambda dst: None):

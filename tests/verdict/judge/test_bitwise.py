@@ -73,8 +73,7 @@ def test_a_query_beside_its_batch():
     assert not found.equal
     assert found.nmse == pytest.approx(1 / float((OUTPUT[:, 2] ** 2).sum()), rel=1e-5)
     for value, equal, nmse in ((0.0, True, 0.0), (-0.0, False, 0.0), (1.0, False, np.inf)):
-        single = np.full((1, 1, 2, 8), value, np.float32)
-        assert beside(2, single, zeros, "k") == Alone(2, "k", equal, nmse)
+        assert beside(2, np.full((1, 1, 2, 8), value, np.float32), zeros, "k") == Alone(2, "k", equal, nmse)
     large = np.full_like(zeros, 1e30)  # its square is no float32
     assert beside(2, large[:, 2:3].copy(), large, "k").nmse == 0.0
 

@@ -183,8 +183,7 @@ def test_of_a_small_row_a_wide_prediction_decides():
     small = REFERENCE.copy()
     small[0, 3] *= 0.9e-3
     prediction = predicted()
-    dst = off(R / 2, (0, 3), small)
-    assert hold(dst, small, Expected(lambda: prediction)).too_wide.sum() == 0
+    assert hold(off(R / 2, (0, 3), small), small, Expected(lambda: prediction)).too_wide.sum() == 0
     small[0, 3] *= 1.2
     found = hold(off(R / 2, (0, 3), small), small, Expected(lambda: prediction)).too_wide
     assert np.argwhere(found).tolist() == [[0, 3, 0]]
@@ -376,8 +375,7 @@ def test_wrong_are_errors_below_the_answer_too_and_of_a_wrong_row_those_beyond_t
 def test_the_numbers_are_those_of_the_finite_elements():
     dst = np.full(SHAPE, np.nan, np.float32)
     dst[0, 7, 0, 1] = REFERENCE[0, 7, 0, 1] + R
-    none = np.full_like(dst, np.nan)
-    nothing = design(none, predicted())
+    nothing = design(np.full_like(dst, np.nan), predicted())
     assert (nothing.error_by_bound, nothing.rmse_by_predicted, nothing.row_rmse_by_predicted) == (None, None, None)
     assert nothing.reason == "no element is finite"
     found = design(dst, predicted())

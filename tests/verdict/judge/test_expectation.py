@@ -1,7 +1,6 @@
 """What is expected of a run, and what is missing: the error model, the rounding model, or the constants of a source.
 
-And which cases are checked by a sample of rows, and which are run in part; and the tool's first finding: a kernel that
-is as designed, but 2 % off.
+And which cases are checked by a sample of rows or run in part; the first finding: a kernel as designed, but 2 % off.
 """
 
 from contextlib import nullcontext
@@ -172,16 +171,14 @@ def test_a_simulated_gpu_runs_some_blocks_of_what_takes_a_minute(monkeypatch, en
     monkeypatch.setattr(limits, "chosen_tiles", chosen_tiles)
     monkeypatch.setattr(limits, "select", lambda *given: SimpleNamespace(complete=None))
     monkeypatch.setattr(limits, "rows_of_tiles", lambda *given: np.zeros((1, 3)))
-    found = Checks().part(case(), geometry, [], target)
-    assert (found is not None) == partly
+    assert (Checks().part(case(), geometry, [], target) is not None) == partly
     assert chosen_tiles.mock_calls == [call(geometry, 20 * limits.RATES[family], 24)] * partly
     assert Checks().part(case(period=1), geometry, [], target) is not None
 
 
 def test_checks_in_words():
     assert str(Checks()) == "rounding model auto, rows auto, 1 run" and Checks().repeat == 1
-    every = Checks("always", 9, 2, 4, roundings=True, kernels=True, order=3)
-    assert str(every) == (
+    assert str(Checks("always", 9, 2, 4, roundings=True, kernels=True, order=3)) == (
         "rounding model always, rows 9, 2 runs must have equal bits, 4 queries also alone, roundings as in the model, "
         "kernels as known, 3 orders of all cases in one process"
     )

@@ -449,8 +449,7 @@ def test_every_defect_has_a_scenario_a_section_and_a_test_and_every_condition_is
     for each in signs:
         for pattern in (each.message, each.kernel, each.function):
             re.compile(pattern)
-    known = ["", "volta-columns", "masked-rows", "volta-columns", ""]
-    assert by_defect(known) == [
+    assert by_defect(["", "volta-columns", "masked-rows", "volta-columns", ""]) == [
         f"2 fail because of volta-columns, a known defect of llama.cpp: {defects()['volta-columns'].about}",
         f"1 fails because of masked-rows, a known defect of llama.cpp: {defects()['masked-rows'].about}",
     ]
@@ -510,8 +509,7 @@ def test_32_columns_are_not_few(columns, few):
 
 def test_head_sizes_with_a_softcap_and_large_masks_are_counted_exactly():
     def holds(name, n_q=1, n_kv=256, hsk=64, softcap=30.0):
-        op = masked(1, 4, 4, n_q, n_kv, hsk, hsk, softcap=softcap)
-        return CONDITIONS[name](Failure(op, "9.0"))
+        return CONDITIONS[name](Failure(masked(1, 4, 4, n_q, n_kv, hsk, hsk, softcap=softcap), "9.0"))
 
     capped, large = "a softcap with a head size whose kernels have none", "a mask of more than 2^31 entries"
     assert [hsk for hsk in (64, 96, 128, 256, 512, 576) if holds(capped, hsk=hsk)] == [64, 96, 576]

@@ -20,8 +20,7 @@ CASES = 1000
 def test_no_correct_kernel_is_called_wrong():
     targets = parse_targets(TARGETS, load_devices())
     options = RunOptions(resolve(DEFAULT_SOURCE), timeout=120)
-    fuzzer = Fuzzer(options, targets, 100, 0.2, Checks(model="always"), silent, cases=CASES)
-    found = list(fuzzer.run())
+    found = list(Fuzzer(options, targets, 100, 0.2, Checks(model="always"), silent, cases=CASES).run())
     assert len(found) == CASES
     assert [
         f"{one.result.name} on {one.on}: {one.result.reason}"

@@ -99,8 +99,7 @@ def test_each_head_of_a_tile_has_a_row_that_is_checked(number):
 
 def test_what_was_checked_is_counted():
     case, rows = case_of(n_seq=2), np.zeros((5, 3), np.int64)
-    attention = SimpleNamespace(number=3, of=7)
-    ran = SimpleNamespace(launches=(None, attention), attention=1)
+    ran = SimpleNamespace(launches=(None, SimpleNamespace(number=3, of=7)), attention=1)
     part: Any = SimpleNamespace(selection=ran, rows=np.zeros((32, 3)))
     assert sampled_of(case, rows, None, Target("sim")) == Sampled(5, 640)
     assert sampled_of(case, rows, part, Target("sim")) == Sampled(5, 640, 3, 7, 32)

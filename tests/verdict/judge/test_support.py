@@ -82,8 +82,7 @@ def test_a_table_is_read_and_written():
         "5678": Supported("mla", {7551: frozenset(), 8156: frozenset({"9.0", "12.0"}) | AMD}),
     }
     assert support_as_text(found, groups) == TEXT
-    text = kernels_as_text(KNOWN, ["6.1", "9.0"])
-    assert choices_of(text) == KNOWN
+    assert choices_of(kernels_as_text(KNOWN, ["6.1", "9.0"])) == KNOWN
     two = {op: Supported("gqa", {7551: EVERY}) for op in ("2", "1", "3")}
     assert [line[0] for line in support_as_text(two, GROUPS).splitlines()[1:]] == ["1", "2", "3"]
 

@@ -35,8 +35,7 @@ def test_an_error_is_where_it_belongs(output):
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_the_terminals_map_keeps_every_error_and_fits(output, width):
     dst, deviation = output
-    text = shown(error_maps(dst, deviation)[0], width)
-    lines = text.splitlines()
+    lines = shown(error_maps(dst, deviation)[0], width).splitlines()
     assert max(len(line) for line in lines) <= width
     line = {int(part[0].split()[1]): part[1] for part in (line.split("│") for line in lines if "│" in line)}
     assert line[2][0] == "X"

@@ -276,8 +276,7 @@ def record():
     session, lines = Session(RunOptions(resolve(DEFAULT_SOURCE))), {}
     kept: dict[str, Any] = {}
     for name, (_, device) in EVERY.items():
-        case = case_of(name)
-        capture = captured(session, case, target(f"sim:{device}"))
+        capture = captured(session, case_of(name), target(f"sim:{device}"))
         kept[name] = capture.dst
         lines[name] = [launch.to_json() for launch in capture.launches]
         print(name, lines[name][0])

@@ -41,8 +41,7 @@ def recording():
 
 
 def values_of(case):
-    inputs = make_inputs(case)
-    return operand_values(case.op, inputs)
+    return operand_values(case.op, make_inputs(case))
 
 
 def biased(n_kv):
