@@ -12,6 +12,7 @@ from fattn_probe.cases.scenario.from_ops import from_ops
 from fattn_probe.llama.launch.record import in_words
 from fattn_probe.llama.source import ggml_types, kernel_parameters
 from fattn_probe.llama.source import resolve as resolve_source
+from fattn_probe.llama.source.patches import find as find_patch
 from fattn_probe.machine.run.prepare import dry_runs, prepare
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.measure.metrics import digest_of
@@ -114,9 +115,11 @@ def test_upstreams_whole_list_has_the_h200_s_bits(tmp_path):
 
 
 HOPPER = read_hashes(RECORDING.with_name("hopper-random.csv.gz"))
-"""Hashes of 300 cases on an H100 (2026-11-25) and of 90 on an H200 (2026-11-28); llama.cpp b11549, nvcc 13.0."""
+"""Hashes of 300 cases on an H100 (2026-11-25) and of 190 on an H200 (2026-11-28); llama.cpp b11549, nvcc 13.0."""
 RELEASES = read_hashes(RECORDING.with_name("h200-releases.csv.gz"))
 """Hashes of `RELEASE CASE` for random-390 to random-489 with earlier releases, on an H200 (2026-11-28)."""
+FAULTS_THERE = read_hashes(RECORDING.with_name("h200-faults.csv.gz"))
+"""Hashes of the outputs of planted faults that a kernel's own arithmetic determines, on an H200 (2026-11-28)."""
 # Head sizes 80 and 96, whose blocks on an SM, and so their bits, follow from ptxas's figures; 64 with q8_0; 72, and the
 # one that rescales VKQ by the multiply-add of a step's first row; 320 and 256 of mma, and 256 of vec.
 SOME = ("random-078", "random-048", "random-049", "random-212", "random-287", "random-242", "random-370", "random-374")
@@ -132,7 +135,7 @@ OF_RELEASES = (
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
     folder = tmp_path_factory.mktemp("random")
-    subprocess.run([ROOT / "scripts/random-scenarios", folder, "--count", "490"], check=True)
+    subprocess.run([ROOT / "scripts/random-scenarios", folder, "--count", "590"], check=True)
     return {case.name: case for case in cases_of(sorted(folder.glob("*.yaml")))}
 
 
@@ -173,3 +176,14 @@ def test_some_random_scenarios_have_the_bits_of_a_real_gpu(name, cases, session)
     prepare(session, [(case, [H200])])
     here = captured(session, case)
     assert hashes_of(case.digest, in_words(here.launches), digest_of(here.dst)) == (HOPPER | RELEASES)[name]
+
+
+@pytest.mark.night  # each fault is compiled
+@pytest.mark.parametrize("fault", FAULTS_THERE)
+def test_a_wrong_kernel_has_the_bits_of_a_real_gpu_too(fault, tree):
+    own, there = ROOT / f"patches/faults/{fault}.yaml", FAULTS_THERE[fault]
+    shown = cases_of([own if own.exists() else SCENARIOS / "gqa.yaml"])
+    (case,) = [case for case in shown if case.digest == there.digest]
+    session = Session(RunOptions(tree, patches=(find_patch(f"faults/{fault}", tree),)))
+    prepare(session, [(case, [H200])])
+    assert digest_of(captured(session, case).dst)[: len(there.output)] == there.output
