@@ -1,7 +1,6 @@
 """A worker process: it sets a case up once, then runs each mutant in a child of one runner.
 
-A run with the same output and launches as the baseline run needs no judgement; for other runs, the reference and the
-models are computed once per case.
+A run with the same output and launches as the baseline run needs no judgement; others share a case's answers.
 """
 
 import time

@@ -126,9 +126,8 @@ def _mnemonic(text: str) -> str:
 def _function(text: str, operands: int | None, known_ptx: frozenset[str]) -> str | None:
     """The function for PTX text, preferably the function with immediates and special registers in its name.
 
-    Returns None for PTX that the simulator does not support: an unknown instruction, or any text but a single
-    instruction with its operands in order, from %0. `cp.async.cg.shared.global.L2::64B [%0], [%1], 16;` becomes
-    `cp_async_cg_shared_global_16`.
+    Returns None for PTX that the simulator does not support: an unknown instruction, or any text but a single one
+    with operands in order, from %0. `cp.async.cg.shared.global [%0], [%1], 16;` becomes `cp_async_cg_shared_global_16`.
     """
     used = dict.fromkeys(re.findall(r"%(\d+)", text.replace("%%", "")))
     instructions = [line for line in re.split(r"[;\n]", text) if line.strip()]

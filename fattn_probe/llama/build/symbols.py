@@ -27,8 +27,7 @@ def demangle(symbol: str) -> str:
 def case_of(name: str, cases: Mapping[str, KernelCase], types: Mapping[int, str]) -> KernelCase | None:
     """The kernel case that a demangled function instantiates, or the single kernel whose body it is; or None.
 
-    `cases` are a tree's kernel cases by name. `types` maps the values of ggml_type to names, because a demangled `vec`
-    case contains `(ggml_type)8`.
+    `cases` are a tree's kernel cases by name. `types` maps the values of ggml_type to names, as in `(ggml_type)8`.
     """
     if body := body_of(name, types):
         family = BY_KERNEL.get(body[0])

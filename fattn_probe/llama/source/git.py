@@ -28,8 +28,7 @@ Environment = dict[str, str | None]
 def environment() -> Iterator[Environment]:
     """The environment for git; it keeps only those user settings that affect the connection, not the content.
 
-    So `url.insteadOf`, hooks, templates, filters, attributes and prompts are off, and so is the GIT_DIR that a git hook
-    sets when it runs fattn-probe.
+    So `url.insteadOf`, hooks, templates, filters, attributes and prompts are off, and so is a git hook's GIT_DIR.
     """
     with scratch() as folder:
         config = folder / "gitconfig"

@@ -123,10 +123,14 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """The place as `KERNEL, block (0, 0, 0), thread (23, 2, 0), FILE:LINE`, without unknown parts."""
+        """`KERNEL, block (0, 0, 0), thread (23, 2, 0), FILE:LINE, called at` the innermost line of attention code."""
         indices = (("block", self.block), ("thread", self.thread))
         known = [f"{name} ({', '.join(map(str, index))})" for name, index in indices if index is not None]
         source = [f"{self.file}:{self.line}"] if self.file else []
+        lines = [frame.rpartition(" at ")[2] for frame in self.frames]
+        attention = next((line for line in lines if line.rpartition("/")[2].startswith("fattn")), "")
+        if source and attention and not self.file.rpartition("/")[2].startswith("fattn"):
+            source.append(f"called at {attention}")
         return ", ".join([*([self.kernel] if self.kernel else []), *known, *source])
 
 

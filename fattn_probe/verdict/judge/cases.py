@@ -210,6 +210,8 @@ def judged_output(subject: JudgedCase, capture: Capture) -> Judgement:
     if verdict.status is Status.PASS:
         checks += checks_of_correct(subject, capture, verdict.design)
     known = as_in_base(subject, known_of(subject, verdict, checks, capture=capture))
+    if known.id and diagnosis is not None:  # the defect is the cause
+        diagnosis = replace(diagnosis, causes=(), worst=tuple(replace(one, cause=None) for one in diagnosis.worst))
     return Judgement(
         case=case.name,
         on=str(subject.target),

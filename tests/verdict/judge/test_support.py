@@ -1,5 +1,6 @@
 """What releases support, and which kernels the default one launches, known without a run; runs without an output."""
 
+from dataclasses import replace
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
@@ -243,6 +244,8 @@ def test_a_fault_has_its_kernel_and_its_place_and_an_abort_the_place_in_its_mess
     found = finding_of(FAULT)
     assert (found.kind, found.file, found.line, found.block, found.thread) == ("race", "a.cuh", 7, (1, 2, 0), (3, 4, 0))
     assert found.place == f"{found.kernel}, block (1, 2, 0), thread (3, 4, 0), a.cuh:7"
+    inner = replace(FAULT, frames=("f<1> at a.cuh:7", "g at x/fattn-tile.cuh:44", "h at x/fattn.cu:9"))
+    assert finding_of(inner).place == f"{found.place}, called at x/fattn-tile.cuh:44"
     assert found.kernel.startswith("flash_attn_tile<64")
     bare = finding_of(Finding("race", "somewhere"))
     assert (bare.kernel, bare.place) == ("", "") and bare == Finding("race", "race: somewhere")

@@ -85,8 +85,7 @@ def choose_rows(
 
     In every head of every sequence: the first and the last query; queries on both sides of each seam (a query where a
     tile begins); queries where the mask changes its pattern; queries whose last visible KV row is next to a multiple of
-    `tile`; and `random` further queries, different in each head. `rows` are added, such as the rows at stream-K seams,
-    which are each in one head.
+    `tile`; and `random` further queries, different in each head. `rows` are added, such as those at stream-K seams.
     """
     first, stop = visible(case.recipe.mask, case.mask_shape, np.arange(case.op.sizes.n_q))
     bends = [np.flatnonzero(np.diff(end, 2)) + 1 for end in (first, stop) if case.op.sizes.n_q > 2]
