@@ -216,7 +216,7 @@ def _parse(document: CatalogueFile, known: Mapping[str, Device], limits: Mapping
     own = {cc: {**limits.get(cc, {}), **entry} for cc, entry in _limits(document.table("limits")).items()}
     devices, invalid = dict[str, Device](), set[str]()
     for identifier, entry in document.table("devices").items():
-        complete = isinstance(entry, dict) and str(entry.get("like")) not in invalid  # or else reported
+        complete = isinstance(entry, dict) and str(entry.get("like")) not in invalid  # if not, reported
         made = _device(document, identifier, entry, {**known, **devices}, {**limits, **own}) if complete else []
         if isinstance(made, Device):
             devices[identifier] = made

@@ -81,7 +81,7 @@ class Extreme(_Data):
 
     kind: Literal["extreme"]
     scale: Positive = 1.0
-    """Half the width of the ordinary elements."""
+    """Half the range of the ordinary elements."""
     magnitude: Positive = 30000.0
     """Absolute value of the extreme elements; the largest f16 is 65504."""
     probability: float = Field(default=0.01, gt=0, le=1)

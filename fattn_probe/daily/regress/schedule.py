@@ -99,7 +99,7 @@ class Schedule:
         self._causes = Counter[frozenset[str]]()
 
     def events(self) -> Generator[tuple[int, Event]]:
-        """Yield the news about all lanes, with their numbers; closing the iterator stops workers and compilers."""
+        """Yield the events of all lanes, with their numbers; closing the iterator stops workers and compilers."""
         heard, news = CONTEXT.Pipe(duplex=False)
         jobs = [lane.job for lane in self.lanes]
         with (

@@ -112,9 +112,7 @@ def between(releases: Sequence[str], good: str, bad: str) -> list[str]:
     """The releases from the good one to the bad one; raises InputError if one is unknown or the order is wrong."""
     for source in (good, bad):
         if source not in releases:
-            known = (
-                f"one of {len(releases)} releases, {releases[0]} to {releases[-1]}" if releases else "a known release"
-            )
+            known = f"a release from {releases[0]} to {releases[-1]}" if releases else "a known release"
             raise InputError(f"{source} is not {known}{nearest(source, list(releases))}")
     first, last = releases.index(good), releases.index(bad)
     if first >= last:

@@ -236,7 +236,7 @@ def tensor_of(name: str) -> str:
 
 
 def by_key(nodes: Sequence[Node]) -> dict[Key, Node]:
-    """The tensors of a run by a key that is the same in other runs, without those that ggml numbered by graph.
+    """The tensors of a run by a key that is the same in other runs, without those that ggml only numbered.
 
     The name alone is not enough: llama.cpp gives a projection, its sum with the bias and its rotation the same name,
     and does the same for the norms of a layer. So the key includes the number of earlier tensors of the same name.

@@ -88,7 +88,7 @@ def digest(numbers: frozenset[int]) -> str:
 
 
 SET_UP = 0.05
-"""Seconds of a run in addition to its kernels."""
+"""Seconds that a run adds to its kernels."""
 TURN = 3.0
 """Seconds of runs that a worker gets at once."""
 MOST_AT_ONCE = 128

@@ -276,7 +276,7 @@ class Maker:
         return [own, *simulator, BuildStep("link", target, objects, link)]
 
     def nvcc_steps(self, program: Program, target: str) -> list[BuildStep]:
-        """The steps of a program for a GPU; it is linked with the recorder of launches."""
+        """The steps of a program for a GPU; it is linked with the launch recorder."""
         include = str(self.toolchain.cuda_include)
         recorder = self.compile_step(
             RECORDER, "obj/recorder.o", (self.toolchain.cxx, "-std=gnu++17", "-O1", "-w", "-isystem", include)

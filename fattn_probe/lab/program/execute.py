@@ -154,7 +154,7 @@ COLUMNS = ("kernel", "launches", "grid", "block", "shared memory", "regs", "bloc
 HOST_TIME = (
     "The times that this program measured with events are times on this computer: the simulator has no notion of time."
 )
-NO_REGISTERS = "Blocks per {unit}: at most, since the registers of these kernels are not known."
+NO_REGISTERS = "Blocks per {unit} are upper limits: the registers of these kernels are not known."
 
 
 def render(run: ProgramRun, target: Target, *, checked: bool) -> RenderableType:

@@ -22,7 +22,7 @@ class SlowMemory:
     """Named arrays, with counts of the elements read and written.
 
     An algorithm reads its inputs only with `load` and writes its results only with `store`; intermediate values are
-    on chip and not counted. `reads` and `writes` count elements, not bytes, by name of the array.
+    on chip and not counted. `reads` and `writes` count elements, not bytes, by array name.
     """
 
     def __init__(self, **arrays: F64) -> None:

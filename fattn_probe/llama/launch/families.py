@@ -39,7 +39,7 @@ class Family:
     (`mma 64,64,8,8`) and in template-instances/; `case_parameters` are the template parameters of the host function
     that upstream instantiates. `nbatch_fa` returns the KV rows per step for (DKQ, DV, ncols), an architecture and the
     source's constants; None for sizes that the source lacks. With `stream_k`, the blocks share all KV steps of all
-    tiles equally; otherwise `gridDim.y` blocks take turns on each tile. `block_line` matches the line of `file` (in
+    tiles equally; otherwise `gridDim.y` blocks share each tile. `block_line` matches the line of `file` (in
     ggml-cuda/) where a block has computed its share of the work; it is empty for stream-K. At that line, the variable
     `head_name` holds the block's first head, and `step_name` the KV rows per step.
     """

@@ -138,7 +138,7 @@ class Session:
         """The request for a target's build; InputError if there is no source."""
         options = self.options
         if options.tree is None:
-            raise InputError("a source is needed to build from")
+            raise InputError("a build needs a source")
         return BuildRequest(
             options.tree,
             "cuda" if target.engine == "cuda" else "sim",

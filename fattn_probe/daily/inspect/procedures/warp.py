@@ -349,7 +349,7 @@ def read_lanes(debugger: Debugger, plan: Document) -> Document:
 
 
 def read_row(debugger: Debugger, plan: Document) -> Document:
-    """Read parts of buffers after the attention kernel (anchor `launched`) and after the kernels that combine.
+    """Read parts of buffers after the attention kernel (anchor `launched`) and after the combining kernels.
 
     `plan`: `parts`, a list of (anchor, buffer, offset, bytes), where a buffer is an expression for its address in
     `launch_fattn`. Returns `parts`, their bytes as hexadecimal digits in the same order (None: not reached), and

@@ -82,7 +82,7 @@ class Sinking:
 class Kernel:
     """The arithmetic of one launch.
 
-    `name` is its name in sentences; `geometry` divides the KV steps of a tile among blocks; None if one block processes
+    `name` is for messages; `geometry` divides the KV steps of a tile among blocks; None if one block processes
     them all. `max_offset` is added to a row's maximum. `sparse`: only KV rows that are visible to some query of a tile
     are read. `products_f16`: each q*k is rounded to f16 before it is summed. `chain` is the sum of the mean squares of
     a logit's partial sums in f32, in two units: the logit's square, for partial sums that grow evenly, and |q|^2 |k|^2

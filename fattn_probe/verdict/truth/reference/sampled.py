@@ -35,7 +35,7 @@ class Sample:
     """The exact answers of sampled rows, and bounds for all rows.
 
     `rows` are (sequence, query, head), sorted like dst's first axes; `reference` is (rows, hsv), `lse` (rows). `low`
-    and `high`, (n_seq, n_head, hsv), are the smallest and largest V over the KV rows that any query may see, and over 0
+    and `high`, (n_seq, n_head, hsv), are the smallest and largest V over the KV rows that any query may see, counting 0
     if there are sinks; infinite in heads that were left out.
     """
 
