@@ -30,7 +30,7 @@ Word = str | Text
 class Table:
     """A table: `numbers` are right-aligned columns, `prose` columns may wrap, `heading` columns name a record.
 
-    The first column is the default heading. An empty heading continues the record above. `spaced`: with empty lines.
+    The first column is the default heading. An empty heading continues the record above. `spaced`: empty lines between.
     """
 
     columns: tuple[str, ...]

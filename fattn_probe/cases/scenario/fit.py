@@ -57,7 +57,7 @@ class Statistics:
     """The spreads of the operands by name, and of the logits before softcap and mask.
 
     `logit_std` is the standard deviation of a row's unmasked logits; softmax ignores an offset common to the row.
-    `largest_weight` is the largest softmax weight of a row, averaged over rows. `unseen`: share of hidden KV rows.
+    `largest_weight` is the largest softmax weight of a row, averaged over rows. `unseen`: of KV rows no query sees.
     """
 
     tensors: Mapping[str, Spread]

@@ -123,7 +123,7 @@ def _json(item: Examined) -> dict[str, Any]:
 def raise_if_wrong(done: Sequence[Examined]) -> None:
     """Raise the error for the exit code of the worst case.
 
-    ComparisonError: a fault, an unexpected fact or a wrong division of work. InputError: `--print` has no value.
+    ComparisonError: a fault, an unexpected fact or a wrong division of work. InputError: `--print` had no value.
     """
     problems = [problem for item in done for problem in _problems(item)]
     if problems:

@@ -210,7 +210,7 @@ class SuiteRunner:
 
     `workers` is the number of processes, None for one per core; with several on one GPU, no times are stored. `only` is
     this call's filter, a regular expression over names; the baseline is also reduced to the matching cases. `say` is
-    called for each failure at once; `exit_first`: the first one ends the call. `fresh`: no verdict is reused.
+    called for each failure when it is known; `exit_first` ends the call at the first. `fresh`: no verdict is reused.
     """
 
     history: History

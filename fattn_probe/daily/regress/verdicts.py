@@ -41,7 +41,7 @@ class Verdicts:
     """The stored verdicts of an entry's cases on a target; `conditions` describes what affects them besides the code.
 
     `release` is the build number of an unchanged release, None for any other source. Launch records mark a kernel's
-    figures (registers and so on) as the source's own, or of its release; verdicts are stored in the second form.
+    figures (registers and so on) as those of the source or its release; verdicts are stored in the second form.
     """
 
     conditions: str

@@ -1,7 +1,7 @@
 """Choose the case that tries a mutant next: the one with the most kills per second so far, until a case kills it.
 
 Workers take many mutants of one case at once, so that the case is set up once. A file of baseline runs and survived
-trials lets a later call resume. Both are deterministic: a result never changes.
+trials lets a later call resume. Both are deterministic: the result of a run never changes.
 """
 
 import math

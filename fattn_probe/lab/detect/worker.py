@@ -1,6 +1,6 @@
 """A worker process: it sets a case up once, then runs each mutant in a child of one runner.
 
-A run with the same output and launches as the baseline run needs no judgement; others share a case's answers.
+A run with the same output and launches as the baseline run needs no judgement; others share the case's models.
 """
 
 import time
@@ -116,7 +116,7 @@ class PreparedCase:
     def beside(self) -> JudgedCase:
         """The case with its baseline output (if any) in place of the rounding model that the suite would compute.
 
-        Without switches, these two would be equal in every bit. Switches end basic blocks, which changes fused sums.
+        Without switches, these two would be equal in every bit. Switches end basic blocks, so g++ fuses other sums.
         """
         model: UseModel = "never" if self.part.upstream else self.part.checks.model
         checks = replace(self.judged.checks, model=model)

@@ -69,7 +69,7 @@ CPU = "cpu"
 
 
 def device_for(torch: ModuleType, target: Target) -> str:
-    """PyTorch's name for a target's GPU, `cuda:0`; `cpu` if it is not real. InputError if PyTorch lacks it."""
+    """PyTorch's name for a target's GPU, `cuda:0`; `cpu` if that is not real. InputError if PyTorch sees none."""
     if target.engine != "cuda":
         return CPU
     if target.gpu >= torch.cuda.device_count():

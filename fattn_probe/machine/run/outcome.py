@@ -123,7 +123,7 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """`KERNEL, block (0, 0, 0), thread (23, 2, 0), FILE:LINE, called at` the innermost line of attention code."""
+        """`KERNEL, block (0, 0, 0), thread (23, 2, 0), FILE:LINE`, and the line of attention code that called it."""
         indices = (("block", self.block), ("thread", self.thread))
         known = [f"{name} ({', '.join(map(str, index))})" for name, index in indices if index is not None]
         source = [f"{self.file}:{self.line}"] if self.file else []

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 
 import numpy as np
 
@@ -315,16 +314,15 @@ def _faint(evidence: Evidence, rows: Sequence[RowIndex]) -> Cause | None:
     together = [evidence.row(row) for row in examined]
     if not (leaning := list(lean(together))):
         return Cause("rounding", "the errors are as small as a rounding to f16", "")
-    best, explained = max(leaning, key=itemgetter(1))
+    best = max(leaning, key=lambda cause: cause.explained or 0.0)
     own = sum(row.unit**2 * len(row.error) for row in together) / sum(row.off**2 for row in together)
     # Both roundings remain: that of the kernel and that of its model.
-    return best if 1 - explained <= 2 * BETTER * own and abs((best.factor or 0) - 1) <= NEAR_ONE else None
+    left = 1 - (best.explained or 0.0)
+    return best if left <= 2 * BETTER * own and abs((best.factor or 0) - 1) <= NEAR_ONE else None
 
 
-def lean(wrong: Iterable[WrongRow]) -> Iterator[tuple[Cause, float]]:
+def lean(wrong: Iterable[WrongRow]) -> Iterator[Cause]:
     """The factors in whose direction the errors of rows point more than chance allows, fitted to all rows together.
-
-    Each comes with the share of the squared errors that it explains.
 
     Uses Student's t, because the spread is estimated from the rows. The quantile of t that corresponds to
     SIGMAS of a normal variable comes from the Cornish-Fisher expansion, which is accurate from 5 degrees of freedom on.
@@ -347,7 +345,7 @@ def lean(wrong: Iterable[WrongRow]) -> Iterator[tuple[Cause, float]]:
         if spread and abs(float(np.mean(cosines))) * len(cosines) ** 0.5 > quantile * spread:
             value = 1 + float(along.sum() / squares.sum())
             explained = float(along.sum() ** 2 / squares.sum()) / power
-            yield Cause(kind, words, f"by about {factor_of(value)}", explained, factor=value), explained
+            yield Cause(kind, words, f"by about {factor_of(value)}", explained, factor=value)
 
 
 def needs_another(found: Diagnosis) -> bool:

@@ -147,9 +147,9 @@ def searched(wrong: WrongRow) -> Iterator[Moves]:
                 break
             best += step
         if not any(abs(best / other - 1) <= ALIKE for other in factor.others):
-            named = ((known, name) for name, known in factor.names.items() if abs(best - known) < NAMED * (known or 1))
-            known, name = next(named, (best, ""))
-            detail = f"by {factor_of(known)}: {name}" if name else f"by {factor_of(best)}"
+            near = ((at, f": {name}") for name, at in factor.names.items() if abs(best - at) < NAMED * abs(at or 1))
+            shown, name = next(near, (best, ""))
+            detail = f"by {factor_of(shown)}{name}"
             cause = Cause(factor.kind, factor.words, detail, factor=best if factor.same else None)
             yield Moves.to([(cause, answer(best))], wrong.row.out, rarity=SEARCHED)
 

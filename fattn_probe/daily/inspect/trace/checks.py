@@ -137,7 +137,7 @@ def distance(found: npt.NDArray[Float], expected: npt.NDArray[Float]) -> npt.NDA
 class Quantity:
     """A variable's registers and their expected values, [lane][number].
 
-    `places` gives each number's column in the tile, and its KV row in the op, or d, or -1. `anchor`: where it was read.
+    `places` gives each number's column in the tile, and its KV row in the op, or d, or -1, as read at `anchor`.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Float32 arithmetic of NVIDIA's device code in NumPy: the hardware's approximate functions, and fused multiply-adds.
 
-The tables were measured on an H200; native/sim/data/README.md explains each table and its rule. Assumed for all GPUs.
+The tables were measured on an H200, and are assumed for all GPUs; native/sim/data/README.md explains their rules.
 """
 
 import gzip

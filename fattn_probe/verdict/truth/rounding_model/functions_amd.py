@@ -1,6 +1,6 @@
 """Float32 functions of device code as clang compiles them for AMD GPUs, without -ffast-math.
 
-Sources: LLVM's expansion of expf, and AMD's device library. Assumed: correct rounding, subnormal numbers.
+Sources: LLVM's expansion of expf, and AMD's device library. Assumed: correct rounding; subnormals are kept.
 """
 
 import numpy as np

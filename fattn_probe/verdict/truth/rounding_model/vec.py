@@ -2,7 +2,7 @@
 
 A step has 128 KV rows, 32 for each of 4 warps, one per lane. Each warp has its own maximum, each lane its own row sum.
 `threads_K` lanes share a row of K: lane i sums every `threads_K`-th run of `run` elements. For VKQ, a warp's rows are
-dealt to 32/`threads_V` groups of lanes, each with its own sum. Blocks (`gridDim.y`) take turns. FMAs are used.
+dealt to 32/`threads_V` groups of lanes, each with its own sum. `gridDim.y` blocks take turns. Sums are FMAs.
 """
 
 from collections import deque
