@@ -1,6 +1,7 @@
 """The command line of `regress`, `diff` and `bisect`."""
 
 import functools
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from fattn_probe.base.figures import number_of
 from fattn_probe.base.files import write_text, writing
 from fattn_probe.base.host import user_name
 from fattn_probe.cases.device import load_devices, parse_targets
-from fattn_probe.cases.scenario.cases import cases_of, one_case
+from fattn_probe.cases.scenario.cases import cases_like, cases_of, one_case
 from fattn_probe.cli import flags, setup
 from fattn_probe.cli.commands import offered
 from fattn_probe.cli.setup import SIMULATED, BuildFlags, Where
@@ -127,7 +128,8 @@ def regress(
     cluster = Cluster(divided.dask) if divided.dask else None
     share = parse_shard(divided.shard) if divided.shard else ALL
     of_suite = suite.source if "source" in suite.model_fields_set else None
-    options = setup.run_options(replace(build, source=build.source or of_suite), where)
+    build = replace(build, source=build.source or of_suite)
+    options = setup.run_options(build, where)
     base = merge_base_of(options.tree, chosen.base) if chosen.base else None
     if base is not None and not (base.changed or options.patches):
         said = f"no attention file differs from {base}: nothing to run"
@@ -181,7 +183,38 @@ def regress(
     if 0 < suite.seconds < took:
         said = f"the cases took {took:.0f} s; the suite may take {suite.seconds:.0f} s on two cores"
         NOTES.print(said, style="yellow")
+    words = next((words for words in (repeating(outcome, build, where) for outcome in found) if words), None)
+    if words:
+        NOTES.print(f"to repeat a failure: {shlex.join(words)}", soft_wrap=True)
     regressing.raise_if_regressed(found, suite.lost)
+
+
+def repeating(outcome: Outcome, build: BuildFlags, where: Where) -> list[str] | None:
+    """The `compare` command for the first failure of a run that is not a known defect; None if no command shows it."""
+    ran, checks = outcome.run.identity.fingerprint, outcome.run.settings.checks
+    if ran is None or checks is None or checks.order:
+        return None
+    new = {change.case for change in outcome.alarms} if outcome.baseline else set(outcome.results)
+    failed = [result for result in outcome.results.values() if result.status == "fail" and not result.known]
+    for result in failed:
+        file = cases_like(Path(result.name)).get(result.name)
+        if result.name not in new or file is None or one_case(file, "").digest != result.digest:
+            continue  # such as upstream's own case, or a case of the user's own suite
+        given = {
+            "--on": "gpu" if outcome.run.identity.engine == "cuda" else outcome.run.identity.device,
+            "--devices": where.devices,
+            "--source": build.source,
+            "--build": build.folder,
+            "--sanitize": ",".join(ran.sanitize),
+            "--quants": "" if build.folder else ",".join(ran.quants),
+            "--repeat": checks.repeat if checks.repeat > 1 else "",
+        }
+        asked = {"--check": ran.flavour == "check", "--roundings": checks.roundings, "--kernels": checks.kernels}
+        asked["--batch-invariance"] = bool(checks.batch_invariance)
+        told = [word for flag, value in given.items() if value for word in (flag, str(value))]
+        told += [word for name in build.patch for word in ("--patch", name)]
+        return ["fattn-probe", "compare", result.name, *told, *(flag for flag, on in asked.items() if on)]
+    return None
 
 
 def accepted(history: History, outcome: Outcome, why: str, shard: Shard = ALL) -> Outcome:

@@ -1,12 +1,23 @@
-"""One wrong line in a llama.cpp tree: `regress -x` shows the first failure, and stops."""
+"""One wrong line in a llama.cpp tree: `regress -x` shows the first failure, stops, and says how to repeat it."""
+
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from benchmarks.edit_to_verdict import EDITS, copy_of, edited
+from fattn_probe.base.fingerprint import Fingerprint
+from fattn_probe.cases.scenario.cases import cases_like, cases_of
+from fattn_probe.cli.regress import repeating
+from fattn_probe.cli.setup import BuildFlags, Where
 from fattn_probe.daily.regress.history import open_history
+from fattn_probe.daily.regress.records import Result, Settings
+from fattn_probe.daily.regress.runner import Outcome
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.llama.source.features import CUDA
+from fattn_probe.verdict.judge.checks import Checks
 from tests.as_user import fattn_probe
+from tests.daily.regress.made import GPU, SIM
 from tests.daily.regress.test_verdicts import with_wrong_sum
 
 SUITE = """version: 1
@@ -51,3 +62,29 @@ def test_one_wrong_line_is_shown_at_once_and_the_rest_is_left(tmp_path):
     with open_history(history, reading=True) as opened:
         assert sum(len(opened.results(run)) for run in opened.runs()) == 16
     assert "stopped" not in again.stderr
+    assert "to repeat" not in again.stderr, "compare knows no such case: its suite is the user's"
+
+
+def test_a_failure_of_a_suite_is_repeated_by_compare(tmp_path):
+    """The command has what the suite's entry adds to the user's words: its build, and its checks."""
+    name = "pairs-type_K=q5_0-type_V=q4_1"
+    (case,) = cases_of([cases_like(Path(name))[name]])
+    built = Fingerprint(flavour="check", quants=("q5_0-q4_1", "f16-q8_0"))
+    failed = Result(case.name, case.digest, "fail")
+    others = Result("gqa", "", "pass"), Result("mha", "", "fail"), Result("mla", "", "lost")
+
+    def told(*results, identity=SIM, order=0, **flags):
+        with open_history(tmp_path / "h.db") as history:
+            settings = Settings(Checks(roundings=True, repeat=9, order=order))
+            run = history.begin(replace(identity, fingerprint=built), "nightly", settings=settings)
+        words = repeating(Outcome(run, {one.name: one for one in results}, None, (), 1), BuildFlags(**flags), Where())
+        return " ".join(words) if words else None
+
+    assert told(*others) is None, "mha has another digest: it is a case of the same name in the user's suite"
+    assert told(replace(failed, known="kv-head-offset")) is None
+    assert told(failed, order=2) is None, "it depends on the order of the whole entry"
+    assert told(*others, failed, source="here", patch=["a", "b"]) == (
+        f"fattn-probe compare {name} --on sim:h200 --source here --quants q5_0-q4_1,f16-q8_0 --repeat 9 "
+        "--patch a --patch b --check --roundings"
+    )
+    assert "--on gpu --build made --repeat 9 " in told(failed, identity=GPU, folder=Path("made"))
