@@ -190,7 +190,8 @@ class Standing:
         compiled, left = (str(self.schedule.compilers), self.schedule.seconds_left) if self.schedule else ("", None)
         words = [compiled] * bool(compiled) + [f"judged {self.judged} of {self.cases} cases"]
         words += [f"{self.reused} as before"] if self.reused else []
-        words += [f"{self.statuses[status]} {status}" for status in ORDER[1:] + ORDER[:1] if self.statuses[status]]
+        order = ("fail", "known to fail", *ORDER[2:], "pass")
+        words += [f"{self.statuses[status]} {status}" for status in order if self.statuses[status]]
         words += [clock(time.monotonic() - self.began)]
         words += [f"about {clock(left)} left"] if left else []
         return ", ".join(words) + (f": {short(self.last)}" if self.last else "")
@@ -298,7 +299,7 @@ class SuiteRunner:
             run.results[event.name] = event
             self.standing.judged += 1
             self.standing.reused += event.reused
-            self.standing.statuses[event.status] += 1
+            self.standing.statuses["known to fail" if event.known else event.status] += 1
             self.standing.last = event.name
             return self._store(run, event)
         if isinstance(event, Orders):

@@ -23,7 +23,7 @@ from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.merge_base import MergeBase, merge_base_of
 from fattn_probe.daily.regress.night import night_of, shown
 from fattn_probe.daily.regress.records import MERGE_BASE, WHOLE, Result, RunPart, Shard, parse_shard
-from fattn_probe.daily.regress.runner import Planned, SuiteRunner, with_orders
+from fattn_probe.daily.regress.runner import Planned, Standing, SuiteRunner, with_orders
 from fattn_probe.daily.regress.schedule import Ordering, Orders
 from fattn_probe.daily.regress.selection import CaseSelection
 from fattn_probe.daily.regress.suite import CheckSpec, cases_of, load_suite
@@ -56,8 +56,8 @@ class Judged(StandIn):
         for number, case in enumerate(cases):
             if number == self.stop:
                 raise KeyboardInterrupt
-            status = self.statuses.get(case.name, "pass")
-            yield Result(case.name, case.digest, status, output="00" if status == "pass" else None)
+            status, _, known = self.statuses.get(case.name, "pass").partition(" by ")
+            yield Result(case.name, case.digest, status, output="00" if status == "pass" else None, known=known)
 
 
 def run(history, only="", accept="", shard="1/1", stop=-1, until_failure=None, **statuses):
@@ -94,6 +94,13 @@ def test_one_case_beside_a_larger_baseline_is_compared_with_itself_alone(history
     assert [(change.case, change.kind) for change in outcome.changes] == [("gqa", ChangeKind.NEW_FAILURE)]
     with pytest.raises(RegressionError, match=r"^sim:h200: 1 regression \(1 new failure\)$"):
         raise_if_regressed([outcome], MOST_LOST)
+
+
+def test_the_bar_counts_known_defects_apart(empty):
+    standing, judged = Standing(), Judged({CASES[0].name: "fail", CASES[1].name: "fail by volta-columns"})
+    runner = SuiteRunner(empty, Session(RunOptions(tree=None)), "quick", cluster=judged, standing=standing)
+    runner.outcomes([Planned("quick", runner.session, H200, CaseSelection(CASES[:3]))])
+    assert str(standing).startswith("judged 3 of 3 cases, 1 fail, 1 known to fail, 1 pass, 0:0")
 
 
 def test_matching_cases_that_an_interrupted_run_left_are_not_run(history):
