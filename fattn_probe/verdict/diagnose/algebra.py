@@ -85,7 +85,7 @@ def _maps(n_kv: int, step: int) -> Iterator[tuple[str, Indices]]:
 
 
 def column_gains(wrong: WrongRow) -> Iterator[Cause]:
-    """Blocks of columns of Q and K count 0, 2 or another wrong integer number of times."""
+    """Blocks of columns of Q and K count a wrong integer number of times, such as 0 or 2."""
     terms = _terms(wrong)
     if terms is None:
         return
@@ -207,7 +207,7 @@ def other_share(wrong: WrongRow) -> Iterator[Cause]:
 def single_rows(wrong: WrongRow) -> Iterator[Cause]:
     """Single KV rows have wrong weights; searched only if the row has more columns than KV rows that count."""
     p, rounding = wrong.row.p, wrong.rounding
-    for which, rows in (("", np.flatnonzero(p > 0)), (", also for rows that the mask hides", np.arange(len(p)))):
+    for which, rows in (("", np.flatnonzero(p > 0)), (", for hidden KV rows too", np.arange(len(p)))):
         if not 2 <= len(rows) <= MOST * len(wrong.out):
             continue
         V = wrong.row.V[rows]
@@ -266,9 +266,9 @@ def is_outside(points: F64, point: F64, slack: F64) -> bool:
 
 
 def other_columns(rows: Sequence[WrongRow]) -> Iterator[list[list[Cause]]]:
-    """For each set of columns of Q and K, small sets first: the causes of the rows that wrong Q values there explain.
+    """For each set of columns in which wrong Q values explain the first row: a cause for each row that they explain.
 
-    This is the slowest search: the sets come from the first row, and the other rows confirm them.
+    Small sets come first. This is the slowest search: the first row selects the sets, and the other rows confirm them.
     """
     d = np.arange(rows[0].row.K.shape[1])
     half, sets = len(d) // 2, dict[str, Bools]()
@@ -284,7 +284,7 @@ def other_columns(rows: Sequence[WrongRow]) -> Iterator[list[list[Cause]]]:
 
 
 def _other_values(wrong: WrongRow, chosen: Bools) -> bool:
-    """Whether different values of Q in some columns explain a row; False if any weights fit, as for few KV rows."""
+    """Whether different values of Q in some columns explain a row; False if any weights fit, as with few KV rows."""
     terms = _terms(wrong)
     if terms is None or chosen.sum() > min(MOST * len(wrong.out), wrong.rows_that_count / 2):
         return False

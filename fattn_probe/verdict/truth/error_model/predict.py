@@ -229,7 +229,7 @@ class _Head:
             if root.period is not None:
                 rows_in = root.period // root.nb[1]
                 times = max(times, op.sizes.n_kv / (rows_in // math.gcd(view.nb[1] // root.nb[1], rows_in)))
-        # equal rows have equal errors, which add up
+        # identical rows have identical errors, which add up
         noise = ("logits", "weights", "guess", "sums", "values", "walk", "common", "rest")
         found = replace(found, **{name: times * getattr(found, name) for name in noise})
         known = RowErrors(*(np.where(unknown, np.nan, getattr(found, field.name)) for field in fields(RowErrors)))

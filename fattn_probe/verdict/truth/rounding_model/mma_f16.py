@@ -42,7 +42,7 @@ class Columns:
 class State:
     """Each warp's maximum, row sum (by thread) and VKQ (f16) of each column.
 
-    A piece is one CUDA block's part of some columns, whose warps are combined: float32 sums before the division.
+    A piece is one CUDA block's part of some columns: its warps combined in float32, not yet divided by the row sum.
     """
 
     maximum: F32
