@@ -33,7 +33,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Hit:
-    """A breakpoint hit, and the values of the breakpoint's expressions; None if one cannot be evaluated."""
+    """A breakpoint hit, and the values of the breakpoint's expressions; None for one that cannot be evaluated."""
 
     breakpoint: int
     values: list[str | None]

@@ -148,7 +148,7 @@ class DebugSession:
         return replies
 
     def execute(self, text: str, deadline: float | None = None) -> str:
-        """Run a console command; returns its output. If it resumes the program, it returns after the next stop."""
+        """Run a console command; returns its output, after the next stop if the command resumes the program."""
         reply = self.command(f"-interpreter-exec console {c_string(text)}", deadline)
         if reply.kind != "running":
             return reply.console

@@ -133,7 +133,7 @@ class ObjectReader:
 
 
 CODE_IN = lru_cache(maxsize=128)(lambda data: ObjectReader(data).code())
-"""The code in an object's bytes, parsed once for all builds with an identical object, as most host objects are."""
+"""The code in an object's bytes, parsed once for all builds that share the object; most host objects are shared."""
 
 
 def read_object(path: Path) -> ObjectCode:
@@ -224,7 +224,7 @@ class ExecutedCode:
 
     @cached_property
     def _places(self) -> list[dict[str, tuple[int, int]]]:
-        """For each library, the object and section of every symbol: first strong definition, or else first weak one.
+        """For each library, the object and section of every symbol: its first strong or else first weak definition.
 
         A symbol that the library does not define resolves to the first library that defines it.
         """

@@ -1,4 +1,4 @@
-"""Finds state that leaks from op to op: compares each case's output after other cases with its output alone."""
+"""Finds state that leaks between ops: compares each case's output after other cases with that of a separate run."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ Output = str
 
 @dataclass(frozen=True)
 class OrderDifference:
-    """A case whose output after other cases differs from its output alone.
+    """A case whose output after other cases differs from that of a separate run.
 
     `after` are the cases before it in its process; if `shrunk`, a minimal set that still shows the difference.
     """
@@ -140,7 +140,7 @@ def alone(session: Session, case: Case, target: Target) -> Output:
 def differences(
     session: Session, cases: Sequence[Case], target: Target, seed: int, expected: Mapping[str, Output]
 ) -> list[OrderDifference]:
-    """The first difference of each case from its output alone, in a seed's random order; even seeds reuse addresses."""
+    """The first difference of each case from a separate run, in a seed's random order; even seeds reuse addresses."""
     with scratch() as folder:
         files = {case.name: make_case_file(case, folder / f"{place}.gguf") for place, case in enumerate(cases)}
         line = Line(session, target, files, folder, reuse=seed % 2 == 0)

@@ -55,7 +55,7 @@ def other_rows(wrong: WrongRow) -> Iterator[Cause]:
             yield Cause("mask-elsewhere", "the mask is read from the wrong place", name)
         if wrong.explained(row.answer(raw=row.raw[index])):
             yield Cause("k-elsewhere", "K is read from the wrong place", name)
-        if len(np.unique(index)) >= MOST * n_kv and wrong.explained(row.p @ row.V[index]):  # else weights add up
+        if len(np.unique(index)) >= MOST * n_kv and wrong.explained(row.p @ row.V[index]):  # else their weights add up
             yield Cause("v-elsewhere", "V is read from the wrong place", name)
         if wrong.explained(row.answer(mask=row.mask[index], raw=row.raw[index])):
             yield Cause("weights", "KV rows have the weights of other rows", name)
@@ -126,7 +126,7 @@ def sets_of_rows(wrong: WrongRow) -> Iterator[Cause]:
 
 
 def _divisions(wrong: WrongRow) -> Iterator[tuple[str, str, str, Indices]]:
-    """Divisions of the KV rows, as (kind, words, name of a set, number of each row's set); few sets first."""
+    """Divisions of the KV rows, as (kind, words, name of a set, number of each row's set); coarse ones first."""
     i, block = np.arange(len(wrong.row.V)), _blocks(wrong)
     if block.any():
         yield "share", "the shares of blocks have wrong weights", "share", block
@@ -168,7 +168,7 @@ def _often(factor: float) -> str:
 
 
 def other_weights(wrong: WrongRow) -> Iterator[Cause]:
-    """Slices of V's rows are summed with the weights of other slices of their KV step, the same way in every step.
+    """Slices of V's rows are summed with the weights of other slices of their KV step, in the same way in every step.
 
     The warps that share a column may need several passes for a step.
     """

@@ -181,7 +181,7 @@ def label_sets(
     """The cheapest set of labels of each shape, the bits to name it, and its total cost.
 
     The shapes are a single label, all but one, and any set; if `ordered`, also a beginning, an end and a range. Each
-    label has `size` elements, `wrong` of which are wrong; `outside` (wrong, size) counts the elements without a label.
+    label has `size` elements, of which `wrong` are wrong; `outside` (wrong, size) counts the elements without a label.
     """
     labels, all_wrong, all_sizes = len(size), wrong.sum(), size.sum()
 

@@ -46,7 +46,7 @@ class Chains:
     p^2 times V's variance. `weight_variance` is the variance of `weight`, which comes from the errors of the logits.
     `top` and `top_square` are the maximum's parts of `weight` and `square`: in f16, its weight is the power of two
     exp(-3 ln 2), so its product with V is exact. `scale` makes them relative to the row's final maximum. `raised`
-    (rows, accumulators, KV steps - 1) marks the steps after the first at whose start the running maximum rose.
+    (rows, accumulators, KV steps - 1) marks the steps, after the first, at whose start the running maximum rose.
     `own_error` is computed from V's own values; None if an addition has several products.
     """
 

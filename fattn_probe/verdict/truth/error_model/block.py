@@ -414,7 +414,7 @@ class Block:
         return moved - surplus.astype(np.float32)[:, None] * then, gain
 
     def _logit_errors(self) -> tuple[F64, F64, F64, F32]:
-        """The effect of the logits' errors: mean square, its random part, loss, and each weight's root mean square.
+        """The effect of the logits' errors: mean square, its random part, loss, and each weight's RMS change.
 
         The errors of Q and K are known, and so are the changes that they cause (`_moved`); these contribute the sum of
         their squares times V's variance c. The sum of all changes moves between the sink and the other keys. The other

@@ -25,7 +25,7 @@ Tensors = Mapping[str, Any]
 BLOCK = 1 << 20
 """Logits processed at once."""
 MOST = 1 << 21
-"""The default for the total number of evaluated logits: well below a second."""
+"""The default for the total number of evaluated logits, which take well below a second."""
 MOST_VALUES = 1 << 27
 """The total number of evaluated values of V."""
 NO_ROWS = np.array([], np.intp)

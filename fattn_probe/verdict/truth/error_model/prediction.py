@@ -201,7 +201,7 @@ class Prediction:
 
     @property
     def unsampled_bound(self) -> F64:
-        """The `bound` that unsampled rows would have, same shape."""
+        """The `bound` that unsampled rows would have, with the same shape."""
         return replace(self, sampled=np.zeros_like(self.sampled)).bound
 
     def _largest_loss(self) -> F64:

@@ -37,8 +37,8 @@ def check_shapes(Q: Floats, K: Rows, V: Rows, mask: Floats | None, sinks: Floats
     else:
         found += [
             (K.shape[3] != hsk, f"the head size is {K.shape[3]} in K but {hsk} in Q"),
-            (K.shape[0] != n_seq, f"K has {K.shape[0]} sequences, Q {n_seq}"),
-            (K.shape[:3] != V.shape[:3], f"K is {K.shape[:3]}, V {V.shape[:3]} (sequences, K/V heads, KV rows)"),
+            (K.shape[0] != n_seq, f"K has {K.shape[0]} sequences, but Q has {n_seq}"),
+            (K.shape[:3] != V.shape[:3], f"K is {K.shape[:3]}, but V is {V.shape[:3]} (sequences, K/V heads, KV rows)"),
             (n_head % n_head_kv != 0, f"{n_head} heads are not a multiple of {n_head_kv} K/V heads"),
         ]
     if mask is not None:
