@@ -204,7 +204,7 @@ def test_orders_of_an_entry_s_cases_are_tried_if_nothing_else_catches_a_fault(mo
     caught = faults.try_fault(FAULT, suite()).caught
     assert asked == [(["a", "b"], "sim:h200", 1), (["a", "b"], "sim:h200", 2)]
     assert (caught.case, caught.by) == ("b", "check")
-    assert caught.said == "not the same in every order: different bits or launches than alone after [a]"
+    assert caught.said == "not the same in every order: different bits or launches from a separate run, after [a]"
 
 
 def page_of(corpus, results):

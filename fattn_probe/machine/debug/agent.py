@@ -129,7 +129,7 @@ class InProcess(Debugger):
             lines.delete()
 
     def sweep(self, readings: Mapping[int, Sequence[str]]) -> tuple[list[Hit], StopRecord]:
-        """Continue to the first stop that is at none of these breakpoints, where values are read without stopping."""
+        """Continue past these breakpoints, reading values at each; returns the hits and the first stop elsewhere."""
         hits: list[Hit] = []
 
         def read(number: int) -> bool:
@@ -231,7 +231,7 @@ def _frame(level: int) -> Iterator[gdb.Frame]:
 def _text(frame: gdb.Frame | None, expression: str) -> str | None:
     """The text of a value; a variable is first looked up in the frame, which is ten times as fast as an evaluation.
 
-    cuda-gdb 13.0 dies of an internal error if a device frame lacks the variable, so `frame` is None in device code.
+    cuda-gdb 13.0 dies with an internal error if a device frame lacks the variable, so `frame` is None in device code.
     """
     value: gdb.Value | None = None
     try:

@@ -10,13 +10,13 @@ from fattn_probe.machine.debug.protocol import Advance, StopRecord
 
 
 class StopPoint(gdb.Breakpoint):
-    """An internal breakpoint, because MI reports every hit of any other breakpoint with all of its locations."""
+    """A breakpoint that is internal, because MI reports every hit of other breakpoints with all of their locations."""
 
     def __init__(self, location: str) -> None:
         super().__init__(location, internal=True)
 
     def pass_if(self, act: Callable[[], bool]) -> None:
-        """At each hit, call `act`, which may read but not resume; if it returns True, the program continues.
+        """At each hit, call `act`, which may read values but not resume; if it returns True, the program continues.
 
         This takes a fifth of the time of a real stop, which gdb reports as text and over MI. `del stop` undoes this.
         """

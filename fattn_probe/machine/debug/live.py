@@ -1,6 +1,6 @@
 """Runs inside an interactive gdb: the commands `fattn tensors|launch|blocks|tile|step|break` for a stop in a kernel.
 
-`start` runs once, with a file from `fattn_probe.daily.inspect.live` with the facts found so far and the places to stop.
+`start` runs once; its file, from `fattn_probe.daily.inspect.live`, has the facts found so far and the places to stop.
 """
 
 import json

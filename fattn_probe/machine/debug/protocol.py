@@ -33,7 +33,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Hit:
-    """A breakpoint hit, and the values of the breakpoint's expressions; None if one cannot be evaluated."""
+    """A breakpoint hit, and the values of the breakpoint's expressions; None for one that cannot be evaluated."""
 
     breakpoint: int
     values: list[str | None]
@@ -84,7 +84,7 @@ class Debugger(Protocol):
         return stop
 
     def sweep(self, readings: Mapping[int, Sequence[str]]) -> tuple[list[Hit], StopRecord]:
-        """Continue to the first stop that is at none of these breakpoints, where values are read without stopping.
+        """Continue past these breakpoints, reading values at each; returns the hits and the first stop elsewhere.
 
         `readings` has the expressions of each breakpoint. Inside the debugger, this is several times faster than stops.
         """

@@ -99,7 +99,7 @@ class DebugSession:
         self._transcript = transcript
         self._resources = contextlib.ExitStack()
         self._token = 0
-        self._doing = "its start"
+        self._doing = "startup"
         self._python: bool | None = None
         self._lost: LostError | None = None
         self._said: dict[str, str] = {}
@@ -143,12 +143,12 @@ class DebugSession:
             for token, line in enumerate(batch, self._token - len(batch) + 1):
                 text = MI_FORM.sub("", line, 1).strip('"')
                 shown = f"`{text}`" if len(text) <= 80 else f"`{text[:80]} ...`"
-                self._doing = "a procedure in its Python" if text.startswith("python exec(") else shown
+                self._doing = "a procedure in the debugger's Python" if text.startswith("python exec(") else shown
                 replies.append(self._reply(token, self.deadline if deadline is None else deadline))
         return replies
 
     def execute(self, text: str, deadline: float | None = None) -> str:
-        """Run a console command; returns its output. If it resumes the program, it returns after the next stop."""
+        """Run a console command; returns its output, after the next stop if the command resumes the program."""
         reply = self.command(f"-interpreter-exec console {c_string(text)}", deadline)
         if reply.kind != "running":
             return reply.console

@@ -24,7 +24,7 @@ Launches = Mapping[str, tuple[LaunchRecord, ...]]
 
 @dataclass(frozen=True)
 class Base:
-    """A base: the options that run it, and its name; `missing` is the reason why the base is unavailable, or empty."""
+    """A base: the options to run it with, and its name; `missing` says why the base is unavailable, or is empty."""
 
     options: RunOptions
     words: str

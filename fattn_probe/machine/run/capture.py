@@ -81,7 +81,7 @@ def inputs_of(case: Case) -> Iterator[Mapping[str, Bytes]]:
 class Part:
     """A part of an op: the blocks to run on a simulated GPU (a real GPU runs them all), and the `rows` of dst to read.
 
-    Each line of `rows` is the (sequence, query, head) of a row of dst.
+    Each entry of `rows` is the (sequence, query, head) of a row of dst.
     """
 
     selection: Selection

@@ -34,7 +34,7 @@ HEADER, SYMBOL, RELOCATION = (struct.Struct(words) for words in ("<IIQQQQIIQQ", 
 SYMBOLS, RELOCATIONS, NO_BITS, AT_LOAD = 2, 4, 8, (14, 16)
 """Types of sections."""
 ALLOCATED, MERGED, STRINGS = 0x2, 0x10, 0x20
-"""Flags of sections: loaded into memory; literals, which the linker merges if they are equal; strings."""
+"""Flags of sections: loaded into memory; literals, which the linker merges if they are identical; strings."""
 LOCAL, GLOBAL = 0, 1
 UNDEFINED, RESERVED = 0, 0xFF00
 UNWINDING = (".eh_frame", ".note")
@@ -112,7 +112,7 @@ class ObjectReader:
         return ObjectCode(sections, symbols, any(header[1] in AT_LOAD for header in self.headers))
 
     def described(self, relocations: Iterable[tuple[int, ...]]) -> tuple[list[str], dict[str | int, None]]:
-        """Relocations as texts that are equal for equal code, and their targets in order."""
+        """Relocations as texts that are identical for identical code, and their targets in order."""
         words, targets = list[str](), dict[str | int, None]()
         for offset, info, addend in relocations:
             name, binding, section, value = self.symbols[info >> 32]
@@ -133,7 +133,7 @@ class ObjectReader:
 
 
 CODE_IN = lru_cache(maxsize=128)(lambda data: ObjectReader(data).code())
-"""The code in an object's bytes, parsed once for all builds with an equal object; most host objects are equal."""
+"""The code in an object's bytes, parsed once for all builds that share the object; most host objects are shared."""
 
 
 def read_object(path: Path) -> ObjectCode:
@@ -153,7 +153,7 @@ def is_added(path: str) -> bool:
 class ExecutedCode:
     """The code of a build's runner and of its libraries.
 
-    Every run executes the objects for which `is_added` is false, and those others that its launches need.
+    Every run executes the objects for which `is_added` is false, plus any others that its launches need.
     `launchers` has the symbols of host functions that launch kernels, by the name of the kernel case; `bodies` has the
     symbols of kernel bodies, by name and template arguments. `cases` are the tree's kernel cases.
     """
@@ -224,7 +224,7 @@ class ExecutedCode:
 
     @cached_property
     def _places(self) -> list[dict[str, tuple[int, int]]]:
-        """For each library, the object and section of every symbol: first strong definition, or else first weak one.
+        """For each library, the object and section of every symbol: its first strong or else first weak definition.
 
         A symbol that the library does not define resolves to the first library that defines it.
         """

@@ -179,7 +179,7 @@ def whole_kernels(frames: Iterable[str]) -> Iterator[str]:
 
 
 def kernel_frames(frames: Sequence[str]) -> tuple[str, ...]:
-    """The frames from the innermost to the outermost with a place outside the machinery; all frames if none has one."""
+    """The frames from the innermost to the outermost one outside the machinery; all frames if there is none."""
     own = [index for index, frame in enumerate(frames) if " at " in frame and not MACHINERY.search(frame)]
     return tuple(frames[own[0] : own[-1] + 1]) if own else tuple(frames)
 

@@ -1,4 +1,4 @@
-"""Finds state that leaks from op to op: compares each case's output after other cases with its output alone."""
+"""Finds state that leaks between ops: compares each case's output after other cases with that of a separate run."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ Output = str
 
 @dataclass(frozen=True)
 class OrderDifference:
-    """A case whose output after other cases differs from its output alone.
+    """A case whose output after other cases differs from that of a separate run.
 
     `after` are the cases before it in its process; if `shrunk`, a minimal set that still shows the difference.
     """
@@ -35,7 +35,7 @@ class OrderDifference:
     shrunk: bool = False
 
     def __str__(self) -> str:
-        what = self.output if self.output.startswith(ENDED) else "different bits or launches than alone"
+        what = self.output if self.output.startswith(ENDED) else "different bits or launches from a separate run,"
         return f"{what} after [{', '.join(self.after)}]" if self.shrunk else f"{what} after {len(self.after)} other ops"
 
 
@@ -43,7 +43,7 @@ class OrderDifference:
 class Line:
     """Cases that run one after another on a target, with their case files.
 
-    With `reuse`, a simulated GPU gives the tensors of equal ops the same addresses, as a real GPU does. Without it, no
+    With `reuse`, a simulated GPU gives tensors of identical ops the same addresses, as a real GPU does. Without it, no
     address is reused, so that a use after free is found.
     """
 
@@ -56,7 +56,7 @@ class Line:
     def outputs(self, names: Sequence[str]) -> Iterator[Output]:
         """The outputs of these cases in a new process, up to the first case without an output.
 
-        LostError if the process does not start, or is killed from outside, as the system does when memory runs out.
+        LostError if the process does not start, or is killed from outside, for example when memory runs out.
         """
         command = self.session.command(self.target, RUNNER)
         env = {**(command.env or {}), **({"FATTN_PROBE_SIM_REUSE": "1"} if self.reuse else {})}
@@ -140,7 +140,7 @@ def alone(session: Session, case: Case, target: Target) -> Output:
 def differences(
     session: Session, cases: Sequence[Case], target: Target, seed: int, expected: Mapping[str, Output]
 ) -> list[OrderDifference]:
-    """The first difference of each case from its output alone, in a seed's random order; even seeds reuse addresses."""
+    """The first difference of each case from a separate run, in a seed's random order; even seeds reuse addresses."""
     with scratch() as folder:
         files = {case.name: make_case_file(case, folder / f"{place}.gguf") for place, case in enumerate(cases)}
         line = Line(session, target, files, folder, reuse=seed % 2 == 0)

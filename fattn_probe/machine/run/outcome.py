@@ -56,7 +56,7 @@ def read_dst(file: GgufFile) -> npt.NDArray[np.float32]:
         )
     tensor = file.tensors["dst"]
     if tensor.type != "f32":
-        raise InputError(f"{file.path}: dst is {tensor.type}, the op writes f32")
+        raise InputError(f"{file.path}: dst is {tensor.type}, but the op writes f32")
     return tensor.data.view(np.float32).reshape(tensor.ne[::-1])
 
 

@@ -258,7 +258,7 @@ def device_of(arch: str) -> Device:
         if arch_number(device.arch) == arch_number(arch):
             return device
     raise InputError(
-        f"no GPU of the catalogue has arch {arch}, so the kernels that these scenarios need are unknown; "
+        f"no GPU in the catalogue has arch {arch}, so the kernels that these scenarios need are unknown; "
         "name them with --kernel, or build without scenarios: a run compiles what is missing"
     )
 
@@ -275,7 +275,7 @@ def prepare(session: Session, work: Work, program: str = RUNNER) -> None:
 
     `program` will run the cases. If the likely kernels are known, they are compiled first, followed by those that dry
     runs add. Otherwise, dry runs come first: they need only part of a build, and the rest is compiled together with the
-    kernels. A session with an existing build has nothing to prepare. Others are compiled on demand (`completing`).
+    kernels. A session with an existing build prepares nothing. Further kernels are compiled on demand (`completing`).
     """
     if session.options.build is not None or session.options.tree is None:
         return

@@ -126,7 +126,7 @@ class Session:
             if target.engine != "cpu" and (has.engine != target.engine or arch not in ("", has.arch)):
                 needed = f"{target.engine}, {arch_name(arch)}" if arch else target.engine
                 is_for = f"{made.folder} is a build for {has.engine}, {arch_name(has.arch)}"
-                raise InputError(f"{is_for}, and {target} needs a build for {needed}")
+                raise InputError(f"{is_for}, but {target} needs a build for {needed}")
             return made
         wanted = program or (CPU_RUNNER if target.engine == "cpu" else RUNNER)
         key = f"{target}/{wanted}"

@@ -55,7 +55,7 @@ def other_rows(wrong: WrongRow) -> Iterator[Cause]:
             yield Cause("mask-elsewhere", "the mask is read from the wrong place", name)
         if wrong.explained(row.answer(raw=row.raw[index])):
             yield Cause("k-elsewhere", "K is read from the wrong place", name)
-        if len(np.unique(index)) >= MOST * n_kv and wrong.explained(row.p @ row.V[index]):  # else weights add up
+        if len(np.unique(index)) >= MOST * n_kv and wrong.explained(row.p @ row.V[index]):  # else their weights add up
             yield Cause("v-elsewhere", "V is read from the wrong place", name)
         if wrong.explained(row.answer(mask=row.mask[index], raw=row.raw[index])):
             yield Cause("weights", "KV rows have the weights of other rows", name)
@@ -85,7 +85,7 @@ def _maps(n_kv: int, step: int) -> Iterator[tuple[str, Indices]]:
 
 
 def column_gains(wrong: WrongRow) -> Iterator[Cause]:
-    """Blocks of columns of Q and K count 0, 2 or another wrong integer number of times."""
+    """Blocks of columns of Q and K count a wrong integer number of times, such as 0 or 2."""
     terms = _terms(wrong)
     if terms is None:
         return
@@ -126,7 +126,7 @@ def sets_of_rows(wrong: WrongRow) -> Iterator[Cause]:
 
 
 def _divisions(wrong: WrongRow) -> Iterator[tuple[str, str, str, Indices]]:
-    """Divisions of the KV rows, as (kind, words, name of a set, number of each row's set); few sets first."""
+    """Divisions of the KV rows, as (kind, words, name of a set, number of each row's set); coarse ones first."""
     i, block = np.arange(len(wrong.row.V)), _blocks(wrong)
     if block.any():
         yield "share", "the shares of blocks have wrong weights", "share", block
@@ -168,7 +168,7 @@ def _often(factor: float) -> str:
 
 
 def other_weights(wrong: WrongRow) -> Iterator[Cause]:
-    """Slices of V's rows are summed with the weights of other slices of their KV step, the same way in every step.
+    """Slices of V's rows are summed with the weights of other slices of their KV step, in the same way in every step.
 
     The warps that share a column may need several passes for a step.
     """
@@ -207,7 +207,7 @@ def other_share(wrong: WrongRow) -> Iterator[Cause]:
 def single_rows(wrong: WrongRow) -> Iterator[Cause]:
     """Single KV rows have wrong weights; searched only if the row has more columns than KV rows that count."""
     p, rounding = wrong.row.p, wrong.rounding
-    for which, rows in (("", np.flatnonzero(p > 0)), (", also for rows that the mask hides", np.arange(len(p)))):
+    for which, rows in (("", np.flatnonzero(p > 0)), (", for hidden KV rows too", np.arange(len(p)))):
         if not 2 <= len(rows) <= MOST * len(wrong.out):
             continue
         V = wrong.row.V[rows]
@@ -266,9 +266,9 @@ def is_outside(points: F64, point: F64, slack: F64) -> bool:
 
 
 def other_columns(rows: Sequence[WrongRow]) -> Iterator[list[list[Cause]]]:
-    """For each set of columns of Q and K, small sets first: the causes of the rows that wrong Q values there explain.
+    """For each set of columns in which wrong Q values explain the first row: a cause for each row that they explain.
 
-    This is the slowest search: the sets come from the first row, and the other rows confirm them.
+    Small sets come first. This is the slowest search: the first row selects the sets, and the other rows confirm them.
     """
     d = np.arange(rows[0].row.K.shape[1])
     half, sets = len(d) // 2, dict[str, Bools]()
@@ -284,7 +284,7 @@ def other_columns(rows: Sequence[WrongRow]) -> Iterator[list[list[Cause]]]:
 
 
 def _other_values(wrong: WrongRow, chosen: Bools) -> bool:
-    """Whether different values of Q in some columns explain a row; False if any weights fit, as for few KV rows."""
+    """Whether different values of Q in some columns explain a row; False if any weights fit, as with few KV rows."""
     terms = _terms(wrong)
     if terms is None or chosen.sum() > min(MOST * len(wrong.out), wrong.rows_that_count / 2):
         return False

@@ -66,7 +66,7 @@ class Evidence:
     rows: I64 | None = None
 
     def place(self, row: RowIndex) -> RowIndex:
-        """The position (sequence, query, head) in the whole output of a row of the arrays."""
+        """The position (sequence, query, head) of a row of the arrays in the whole output."""
         if self.rows is None:
             return row
         sequence, query, head = self.rows[row[1]].tolist()
@@ -173,7 +173,7 @@ class Element:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The worst elements (one per row), the patterns (best first), and the causes (the one of most rows first)."""
+    """The worst elements (one per row), the patterns (best first), and the causes (the one for the most rows first)."""
 
     wrong: int
     elements: int
@@ -241,7 +241,7 @@ def _causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate
     if said and said[0].share >= MOST:
         return said
     placed = [one for one in _by_place(evidence, list(candidates), share) if one.share >= AGREED]
-    if said:  # a cause of some rows comes after the combination of shares, if that concerns all of them
+    if said:  # a wrong combination of shares that explains all wrong rows comes first
         return [*(one for one in placed if one.cause.kind == "share" and one.share == 1.0), *said]
     if placed:
         return placed
@@ -272,7 +272,7 @@ def _by_place(evidence: Evidence, rows: Sequence[RowIndex], share: float) -> Ite
     wrong, geometry = np.asarray(evidence.wrong.any(axis=3)), evidence.geometry
     finite, searched = evidence.wrong[evidence.finite], evidence.affords(2)
     often = finite[finite.any(axis=1)].mean(axis=0) if finite.any() else np.zeros(finite.shape[1])
-    columns = np.asarray(often > 0)  # the wrong columns, if at least a quarter is correct everywhere
+    columns = np.asarray(often > 0)  # the wrong columns; at least a quarter must be correct everywhere
     if rows and columns.any() and (often[columns] > AGREED).mean() > AGREED and columns.mean() <= MOST:
         yield from agreed([candidates_of(evidence.row(row), columns) if searched else [] for row in rows], share)
         if is_quantized(evidence.case.op.type_V) and wrong.mean() >= MOST:  # values of V affect all rows
@@ -283,7 +283,7 @@ def _by_place(evidence: Evidence, rows: Sequence[RowIndex], share: float) -> Ite
     if geometry is not None and evidence.rows is None and number >= 4:
         several = np.array([sum(bool(work.steps) for work in parts.values()) > 1 for parts in geometry.parts])
         shared = several[geometry.indices(wrong.shape)]
-        # All wrong rows are in tiles shared by several blocks, many of whose rows are wrong; other tiles exist.
+        # All wrong rows are in tiles shared by several blocks, and many rows of these are wrong; other tiles exist.
         if shared.mean() <= LEAST and not (wrong & ~shared).any() and number >= LEFT * shared.sum():
             lost = "the parts of the blocks that share tiles are combined wrongly"
             detail = f"{number} rows, all of them in tiles that several blocks share"

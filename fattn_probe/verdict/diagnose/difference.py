@@ -63,7 +63,7 @@ class Difference:
 
     @property
     def status(self) -> Status:
-        """`pass` if all bits are equal, else `changed`."""
+        """`pass` if all bits are the same, else `changed`."""
         return Status.PASS if self.likeness.identical else Status.CHANGED
 
     @property
@@ -82,7 +82,7 @@ def compare_captures(a: Capture, b: Capture, names: tuple[str, str] = ("a", "b")
     """Compare two captures, called `names` in messages; InputError if their op or inputs differ."""
     if a.digest != b.digest:
         digests = f"{a.digest} and {b.digest}"
-        raise InputError(f"{names[0]} and {names[1]} are of different ops or inputs: digests {digests}")
+        raise InputError(f"{names[0]} and {names[1]} have different ops or inputs: digests {digests}")
     likeness, wrong = liken(a.dst, b.dst), unequal(a.dst, b.dst)
     attention = {"Q", "K", "V"} <= {*a.op.tensors}
     cut_a, cut_b = (_geometry(capture) if attention else None for capture in (a, b))

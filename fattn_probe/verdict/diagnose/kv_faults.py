@@ -141,7 +141,7 @@ def some_steps(wrong: WrongRow) -> Iterator[Moves]:
 
 
 def steps_often(wrong: WrongRow) -> Iterator[Moves]:
-    """Each KV step counts some integer number of times, if the row has at least twice as many columns as steps.
+    """Each KV step counts an integer number of times; searched if the row has at least twice as many columns as steps.
 
     If step s counts f_s times, the output o' solves sum of f_s (v_s - o') = 0, where v_s is the sum of the step's
     weighted rows: the best f is the eigenvector with the smallest eigenvalue.

@@ -62,7 +62,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A region in words; `precision` is the wrong share of its elements, `recall` its share of all wrong elements.
+    """A region in words; `precision`: how much of it is wrong; `recall`: its share of all wrong elements.
 
     `also` contains other descriptions of the same region; `saved` is the number of bits that the pattern saves.
     """
@@ -180,8 +180,8 @@ def label_sets(
 ) -> Iterator[tuple[Indices, float, float]]:
     """The cheapest set of labels of each shape, the bits to name it, and its total cost.
 
-    The shapes are a single label, all but one, and any set; if `ordered`, also a beginning, an end and a range. `wrong`
-    of `size` elements have each label, and `outside` (wrong, size) have none.
+    The shapes are a single label, all but one, and any set; if `ordered`, also a beginning, an end and a range. Each
+    label has `size` elements, of which `wrong` are wrong; `outside` (wrong, size) counts the elements without a label.
     """
     labels, all_wrong, all_sizes = len(size), wrong.sum(), size.sum()
 
@@ -210,7 +210,7 @@ def label_sets(
         start = int(surplus[:stop].argmin()) if stop else 0
         if gain[stop] > 0 and start > 0 and stop < labels:
             sets.append((each[start:stop], 2 * choice + 1))
-    if labels > 2:  # the labels with the most errors, as long as each lowers the cost; in few runs, for short words
+    if labels > 2:  # the labels with the most errors, as long as each lowers the cost, if they form few runs
         order = np.argsort(-rates, kind="stable")[:-1]
         bits = choice + 2 + np.array([_log2_choices(labels, k) for k in range(1, labels)])
         best = int((cost_of(np.cumsum(wrong[order]), np.cumsum(size[order])) + bits).argmin())

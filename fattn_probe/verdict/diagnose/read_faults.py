@@ -91,7 +91,7 @@ def other_K(wrong: WrongRow) -> Iterator[Named]:
 
 
 def other_K_and_V(wrong: WrongRow) -> Iterator[Named]:
-    """The answers if K and V are both read from one wrong place, such as a different head, that is wrong for each."""
+    """The answers if K and V are both read from the same wrong place, such as a different head, and both change."""
     row, around = wrong.row, wrong.around
     values = dict(_elsewhere(around, "V")) if wrong.affords(64) else {}
     for words, K in _elsewhere(around, "K") if values else ():
@@ -151,7 +151,7 @@ def hiding_mask(wrong: WrongRow) -> Iterator[Cause]:
 
 
 def _elsewhere(around: Around, name: str) -> Iterator[Named]:
-    """A tensor read with wrong strides, or from a different head or sequence, with the mistake in words."""
+    """A tensor read with wrong strides, or from a different head or sequence, and the mistake in words."""
     sizes, view = around.case.op.sizes, around.view(name)
     for words, other in _strides(around, name):
         if (rows := around.rows(other)) is not None:

@@ -110,6 +110,6 @@ def mask_pad(case: Case) -> int:
 
 
 def beside(query: int, alone: F32, batch: F32, kernel: str) -> Alone:
-    """Compare a query's output alone (n_seq, 1, n_head, hsv) with its rows of the batch's output."""
+    """Compare the output of a query computed alone (n_seq, 1, n_head, hsv) with its rows of the batch's output."""
     rows: F32 = batch[:, query : query + 1]
     return Alone(query, kernel, not unequal(alone, rows).any(), nmse(alone, rows.astype(np.float64)))

@@ -43,12 +43,12 @@ class Checks:
 
     `model`: when the rounding model is computed (`auto`: up to 4 GFLOP). `sample`: which rows are checked exactly
     (`auto`: all, except in very large cases; a number: that many, including the required ones). `repeat` runs must have
-    equal bits. `batch_invariance` is the number of queries that are also computed alone. With `roundings`, an output
+    the same bits. `batch_invariance` is the number of queries that are also computed alone. With `roundings`, an output
     fails if it differs in its bits from the rounding model where a correct kernel does not: the kernel then rounds a
     different value, or in a different way, even if its error is small. With `kernels`, it fails if the default release
     is known to launch different kernels for this op on this GPU. `order`: the number of random orders in which all
-    cases of an entry run in one process; each case must give the same result as alone. `predictions`: whether the error
-    model is computed for display where the rounding model decides; no verdict depends on it.
+    cases of an entry run in one process; each case must give the same result as when alone. `predictions`: whether
+    the error model is computed for display where the rounding model decides; no verdict depends on it.
     """
 
     model: UseModel = "auto"
@@ -92,10 +92,10 @@ class Checks:
         return self.sample if isinstance(self.sample, int) else None
 
     def __str__(self) -> str:
-        runs = f"{self.repeat} runs must have equal bits" if self.repeat > 1 else "1 run"
-        alone = f", {self.batch_invariance} queries also alone" if self.batch_invariance else ""
+        runs = f"{self.repeat} runs must have the same bits" if self.repeat > 1 else "1 run"
+        alone = f", {self.batch_invariance} queries also computed alone" if self.batch_invariance else ""
         bits = ", roundings as in the model" if self.roundings else ""
-        known = ", kernels as known" if self.kernels else ""
+        known = ", kernels as recorded" if self.kernels else ""
         orders = f", {self.order} orders of all cases in one process" if self.order else ""
         return f"rounding model {self.model}, rows {self.sample}, {runs}{alone}{bits}{known}{orders}"
 

@@ -28,7 +28,7 @@ class Judgement:
     all rows. `finding` is the fault that stopped the run without an output. `output` is the sha256 of the output's
     bytes, `seconds` are the timed runs. `known` is the id of the known defect of llama.cpp that caused a failure, or
     empty; `doubt` says why one may not be the cause. `dst` is the output if all of it was checked. `division` is the
-    origin of the occupancy by which the KV rows are divided among blocks, None if occupancy plays no role.
+    origin of the occupancy that determines how blocks divide the KV rows, None if occupancy plays no role.
     """
 
     case: str

@@ -34,7 +34,7 @@ UNPROBED = "to tell whether the code that ran has it, fattn-probe needs"
 
 @dataclass(frozen=True)
 class Known:
-    """The result for a failure: the id of its known defect, or in `doubt` why its defect may not be a known one.
+    """The result for a failure: the id of its known defect, or in `doubt` why a known defect may not be its cause.
 
     Both are empty if the failure is not a known defect.
     """

@@ -114,7 +114,7 @@ class ReleaseRange:
     def of(self, build_number: str, known: Sequence[int]) -> bool | None:
         """Whether a release has the defect, judging by known releases (sorted); None if the nearest ones differ.
 
-        A release newer than all known ones is treated like the newest. One without a number has those never fixed.
+        A release newer than all known ones is like the newest. One without a number has a defect that was never fixed.
         """
         if not build_number.isdecimal():
             return None if self.until is not None else True

@@ -22,7 +22,7 @@ DECIDES = "the scenario's tolerance decides"
 SMALL_ROW = 1e-3
 """For a row whose answer is smaller than this share of the output's size, only the absolute error counts."""
 LEAST_ULPS = 4.0
-"""Differences from the model of this many float32 ulps of a row's size are ignored: compilers fuse differently."""
+"""Differences from the model of up to this many f32 ulps of a row's size are ignored: compilers fuse differently."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ class Design:
     def __post_init__(self) -> None:
         numbers = {name: value for name, value in vars(self).items() if isinstance(value, float)}
         if self.passes and any(np.isnan(value) for value in numbers.values()):
-            raise ValueError(f"an output cannot be as designed by a NaN: {numbers}")
+            raise ValueError(f"an output with a NaN figure cannot count as designed: {numbers}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +149,7 @@ def _beside(design: Design, other: Design) -> Design:
 
 
 def with_gaps(expected: Expected) -> Expected:
-    """Add to `missing` the rows in which the model is NaN, and which of these have no prediction either."""
+    """Add to `missing` the rows in which the model is NaN, and those of them that have no prediction either."""
     gaps = []
     odd = None if expected.model is None else np.isnan(expected.model).any(axis=3)
     if odd is None or odd.any():

@@ -117,7 +117,7 @@ def upstream_nmse(dst: F32, oracle: F32) -> float:
 
 
 def bits_of(dst: F32) -> npt.NDArray[np.uint32]:
-    """An output's bits, where each NaN has those of a GPU's arithmetic; unwritten elements keep theirs."""
+    """An output's bits, with each NaN as a GPU's arithmetic writes it; unwritten elements keep their bits."""
     bits = np.ascontiguousarray(dst, np.float32).view(np.uint32)
     return np.where(np.isnan(dst) & (bits != POISON), np.uint32(0x7FFFFFFF), bits)
 
@@ -198,7 +198,7 @@ def unequal(a: F32, b: F32) -> Bools:
 
 
 def deviation_from(dst: F32, reference: F64, tolerance: Tolerance) -> Deviation:
-    """The errors; wrong are non-finite elements, and the main contributors to rows over the tolerance."""
+    """The errors; non-finite elements and the main contributors to rows over the tolerance are wrong."""
     finite = np.isfinite(dst)
     difference = np.where(finite, dst, 0.0) - np.where(finite, reference, 0.0)
     off = np.einsum("sqhd,sqhd->sqh", difference, difference)

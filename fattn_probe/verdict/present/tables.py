@@ -227,7 +227,7 @@ def difference_as_json(difference: Difference) -> dict[str, Any]:
     """The JSON document of two captures.
 
     Keys a, b, status, reason, kernels_a, kernels_b, elements, equal_bits, share, nmse, max_abs, worst, patterns; cuts
-    (for a and b: tiles and blocks with differences, of: the number of tiles; null if unknown) and rows (those that
+    (for a and b: tiles and blocks with differences, `of`: the number of tiles; null if unknown) and rows (those that
     differ most: at, and value, tile, blocks of a and of b).
     """
     names = {"a": difference.a, "b": difference.b, "status": difference.status.value, "reason": difference.reason}

@@ -232,7 +232,7 @@ def test_a_release_has_no_merge_base():
 
 
 DIFFERENCE = OrderDifference("gqa", ("softcap", "mla"), "other", shrunk=True)
-SAID = "not the same in every order: different bits or launches than alone after [softcap, mla]"
+SAID = "not the same in every order: different bits or launches from a separate run, after [softcap, mla]"
 ORDERS = Orders({"gqa": DIFFERENCE}, 2)
 
 

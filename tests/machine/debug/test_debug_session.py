@@ -34,7 +34,7 @@ def test_a_missing_debugger_says_what_to_install(monkeypatch, tmp_path):
 
 def test_a_debugger_that_cannot_start_says_why(tmp_path):
     broken = ["sh", "-c", "echo 'gdb: error while loading shared libraries: libpython3.12.so'; exit 127"]
-    with pytest.raises(LostError, match=r"(?s)sh ended during its start: exit status 127.*libpython3\.12\.so"):
+    with pytest.raises(LostError, match=r"(?s)sh ended during startup: exit status 127.*libpython3\.12\.so"):
         DebugSession(broken, tmp_path / "program").__enter__()
 
 
@@ -42,7 +42,7 @@ def test_a_silent_debugger_times_out(tmp_path):
     marker = str(tmp_path / "silent")
     start = time.monotonic()
     silent = ["sh", "-c", "trap '' INT; sleep 60 & wait; sleep 60", marker]
-    with pytest.raises(LostError, match=r"its start timed out after 0\.2 s"):
+    with pytest.raises(LostError, match=r"startup timed out after 0\.2 s"):
         DebugSession(silent, tmp_path / "program", deadline=0.2, grace=0.5).__enter__()
     assert time.monotonic() - start < 20
     assert nothing_left(marker)
@@ -141,7 +141,7 @@ def test_a_killed_debugger_is_lost_and_takes_the_program_with_it(gdb, program, d
 @pytest.mark.gdb
 def test_a_debugger_that_ignores_interrupts_is_killed(gdb, program):
     stubborn = "import signal\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\nwhile True: pass"
-    lost = pytest.raises(LostError, match=r"a procedure in its Python timed out after 0\.3 s\n")
+    lost = pytest.raises(LostError, match=r"a procedure in the debugger's Python timed out after 0\.3 s\n")
     with lost, DebugSession(gdb, program, grace=0.5) as session:
         session.execute("break work")
         session.execute("run")

@@ -70,7 +70,7 @@ def test_an_order_names_each_case_that_differs_or_ends_with_the_ops_before_it():
     (found,) = after_b.differences("abcde", {name: name for name in LETTERS})
     assert (found.case, found.after, found.output) == ("d", ("a", "b", "c"), "other")
     assert after_b.shrunk(found, "d") == OrderDifference("d", ("b",), "other", shrunk=True)
-    assert str(after_b.shrunk(found, "d")) == "different bits or launches than alone after [b]"
+    assert str(after_b.shrunk(found, "d")) == "different bits or launches from a separate run, after [b]"
     ends = line(lambda name, before: ENDED if name == "c" and "a" in before else name)
     (found,) = ends.differences("abcde", {name: name for name in LETTERS})
     assert (found.case, found.after, found.output) == ("c", ("a", "b"), ENDED)
@@ -78,7 +78,7 @@ def test_an_order_names_each_case_that_differs_or_ends_with_the_ops_before_it():
     assert str(ends.shrunk(found, "c")) == "the process ended after [a]"
     once = OrderDifference("d", ("a", "b"), "other")
     assert line(lambda name, before: name).shrunk(once, "d") == once
-    assert str(once) == "different bits or launches than alone after 2 other ops"
+    assert str(once) == "different bits or launches from a separate run, after 2 other ops"
 
 
 def test_an_end_and_the_number_of_orders_in_words():

@@ -243,7 +243,7 @@ def test_a_given_build_is_for_one_engine_and_one_architecture(tmp_path, name, ne
     session = Session(RunOptions(None, build=Build(tmp_path, MANIFEST)))
     chosen = target(name)
     if needs:
-        with pytest.raises(InputError, match=f"is a build for sim, sm_90, and {chosen} needs {needs}"):
+        with pytest.raises(InputError, match=f"is a build for sim, sm_90, but {chosen} needs {needs}"):
             session.build_for(chosen)
     else:
         assert session.build_for(chosen).manifest is MANIFEST

@@ -240,7 +240,7 @@ def test_captures_of_different_shapes_or_ops_are_refused():
     with pytest.raises(InputError, match="different shapes"):
         compare_captures(good(), capture(np.zeros((1, 7, 14, 4), np.float32)))
     dst = good().dst
-    with pytest.raises(InputError, match=r"x.gguf and y.gguf are of different ops .* aaaa and bbbb"):
+    with pytest.raises(InputError, match=r"x.gguf and y.gguf have different ops .* aaaa and bbbb"):
         compare_captures(capture(dst, digest="aaaa"), capture(dst, digest="bbbb"), ("x.gguf", "y.gguf"))
 
 

@@ -213,7 +213,7 @@ def test_what_cannot_be_judged_has_a_word_and_an_exit_code_of_its_own():
 
 
 def test_records_that_contradict_themselves_are_refused():
-    with pytest.raises(ValueError, match="as designed by a NaN"):
+    with pytest.raises(ValueError, match="a NaN figure cannot count as designed"):
         Design(True, "prediction", "", rmse_by_predicted=np.nan)
     with pytest.raises(ValueError, match="limit cannot be NaN"):
         Limits("prediction", REFERENCE, 1.0, rows=np.full(SHAPE[:3], np.nan))

@@ -44,9 +44,9 @@ class Chains:
 
     `weight` is the sum of the addition's weights p, relative to the kernel's running maximum; `square` is the sum of
     p^2 times V's variance. `weight_variance` is the variance of `weight`, which comes from the errors of the logits.
-    `top` and `top_square` are the maximum's parts in `weight` and `square`: in f16, its weight is the power of two
+    `top` and `top_square` are the maximum's parts of `weight` and `square`: in f16, its weight is the power of two
     exp(-3 ln 2), so its product with V is exact. `scale` makes them relative to the row's final maximum. `raised`
-    (rows, accumulators, KV steps - 1) marks the steps after the first at whose start the running maximum rose.
+    (rows, accumulators, KV steps - 1) marks the steps, after the first, at whose start the running maximum rose.
     `own_error` is computed from V's own values; None if an addition has several products.
     """
 
@@ -128,8 +128,8 @@ def accumulate(chains: Chains, number: Format, mean_square_V: float, between: fl
 def _worst(chains: Chains, number: Format, held: _Held) -> F64:
     """The worst case of all roundings of all additions and rescalings.
 
-    An addition is off by at most half an ulp of the sum. It is also off by no more than the increment, because the old
-    accumulator is one of the candidates for rounding. So no error exceeds the sum, nor an accumulator twice its value.
+    An addition is off by at most half an ulp of the sum, and by no more than the increment, because the old accumulator
+    is one of the candidates for rounding. So no error exceeds the sum, and no accumulator exceeds twice its value.
     """
     added, ulp = chains.weight * chains.scale, 2 * number.half_ulp * held.weight
     rescaled = 4 * number.half_ulp * _rescaled(held.weight, chains.raised)

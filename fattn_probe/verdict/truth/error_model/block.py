@@ -134,7 +134,7 @@ class Block:
         joined, once, always = self._joined()
         seen = self.seen
         mean, spread, step = self.kv.mean_square_V * seen**2, self.spread_left, SINGLE.relative
-        if self.kv.V_in_K:  # the largest weights belong to the rows that Q, and so V, points along
+        if self.kv.V_in_K:  # the largest weights belong to rows of K, and so of V, that point along Q
             output = self._of_rows(self.share) @ self.kv.k[:, : self.kv.V_in_K]
             mean = np.maximum(mean, np.square(output, dtype=np.float64).mean(axis=1) * seen**2 - spread)
         # in f32: adding the accumulators of each block, then the blocks; the factors, and the division
@@ -142,7 +142,7 @@ class Block:
         combined = step * ((blocks + self.kernel.split.accumulators / blocks) / 3 + 1) * mean
         combined = combined + (step * (self._parts / 2 + 6) + EXP_ERROR) * spread
         # The row sum of all lanes and blocks, and its reciprocal: all channels share this error. When n equal sums are
-        # added, all are rounded the same way while the exponent stays, with the variance of n**2 / 8 roundings.
+        # added, all are rounded the same way until the exponent changes, with the variance of n**2 / 8 roundings.
         parts = self.share.sum(axis=ALL[1:], dtype=np.float64)
         equal = (parts >= (1 - EQUAL) * parts.max(axis=1, keepdims=True)).sum(axis=1)
         row_sum = step * (np.maximum(blocks / 3, equal**2 / 8) + 3) * (mean + spread)
@@ -414,12 +414,12 @@ class Block:
         return moved - surplus.astype(np.float32)[:, None] * then, gain
 
     def _logit_errors(self) -> tuple[F64, F64, F64, F32]:
-        """The effect of the logits' errors: mean square, its random part, loss, and each weight's root mean square.
+        """The effect of the logits' errors: mean square, its random part, loss, and each weight's RMS change.
 
-        The errors of Q and K are known, and so are the changes that they cause (`_moved`): the sum of their squares
-        times V's variance c. The sum of all changes moves between the sink and the other keys. The remaining errors are
-        independent: they change an output by the sum of p (V - out) times the errors, and contribute sum p^2 error^2 (V
-        - out)^2, where E (V_i - out)^2 = c_i (1 - 2 p_i) + sum p^2 c.
+        The errors of Q and K are known, and so are the changes that they cause (`_moved`); these contribute the sum of
+        their squares times V's variance c. The sum of all changes moves between the sink and the other keys. The other
+        errors are independent: they change an output by the sum of p (V - out) times the errors, and contribute sum p^2
+        error^2 (V - out)^2, where E (V_i - out)^2 = c_i (1 - 2 p_i) + sum p^2 c.
         """
         spread, left = self._by_row(self.kv.spread_V), self.spread_left.astype(np.float32)[ROWS]
         share = self.seen.astype(np.float32)[ROWS] * self.share

@@ -66,8 +66,8 @@ class Split:
 class Sinking:
     """The f16 sums that a kernel scales to a sink: those of some warps in one of the CUDA blocks that share a tile.
 
-    `block` is 0 for the first block, -1 for the last. With `flushes`, sums more than 20 below the sink become 0, also
-    in the other blocks. `factor` is the format of the factor; products are rounded to f16. With `to_maximum`, all f16
+    `block` is 0 for the first block, -1 for the last. With `flushes`, sums more than 20 below the sink become 0, in
+    the other blocks too. `factor` is the format of the factor; products are rounded to f16. With `to_maximum`, all f16
     sums of each block are scaled to the largest maximum of the block, or to a sink above it.
     """
 

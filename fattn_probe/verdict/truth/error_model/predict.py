@@ -25,7 +25,7 @@ Tensors = Mapping[str, Any]
 BLOCK = 1 << 20
 """Logits processed at once."""
 MOST = 1 << 21
-"""The default for the total number of evaluated logits: well below a second."""
+"""The default for the total number of evaluated logits, which take well below a second."""
 MOST_VALUES = 1 << 27
 """The total number of evaluated values of V."""
 NO_ROWS = np.array([], np.intp)
@@ -229,7 +229,7 @@ class _Head:
             if root.period is not None:
                 rows_in = root.period // root.nb[1]
                 times = max(times, op.sizes.n_kv / (rows_in // math.gcd(view.nb[1] // root.nb[1], rows_in)))
-        # equal rows have equal errors, which add up
+        # identical rows have identical errors, which add up
         noise = ("logits", "weights", "guess", "sums", "values", "walk", "common", "rest")
         found = replace(found, **{name: times * getattr(found, name) for name in noise})
         known = RowErrors(*(np.where(unknown, np.nan, getattr(found, field.name)) for field in fields(RowErrors)))

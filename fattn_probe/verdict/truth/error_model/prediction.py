@@ -53,8 +53,8 @@ class Prediction:
     and a row without a prediction has NaN. `sampled` (n_seq, n_q, n_head) marks the rows that the model evaluated.
     `half_ulp` is the accumulators' unit roundoff. `unsampled_loss` (n_seq, 1, n_head) bounds the loss of an unsampled
     row, as a share of V's mean. `explain` puts the kernel and the largest of the `causes` into words; `assumed` names
-    the parts of its arithmetic that are assumptions. Weights whose logits are at least `zero_below` below the maximum
-    are zero in f16. `shift` (n_seq, n_q, n_head, hsv) is the output's change by known changes of weights, or NaN.
+    the assumed parts of the kernel's arithmetic. Weights whose logits are at least `zero_below` below the maximum
+    are zero in f16. `shift` (n_seq, n_q, n_head, hsv): the output's change due to known changes of weights, or NaN.
     """
 
     rows: RowErrors
@@ -201,7 +201,7 @@ class Prediction:
 
     @property
     def unsampled_bound(self) -> F64:
-        """The `bound` that unsampled rows would have, same shape."""
+        """The `bound` that unsampled rows would have, with the same shape."""
         return replace(self, sampled=np.zeros_like(self.sampled)).bound
 
     def _largest_loss(self) -> F64:

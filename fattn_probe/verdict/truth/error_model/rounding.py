@@ -74,7 +74,7 @@ def added_error(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
 
 
 def own_error(v: Floats, mean: F64) -> OwnError:
-    """`added_error` by factor, for wide increments of a factor times V (n_kv, hsv); a quantised V has few values.
+    """`added_error` as a function of a factor, for wide increments (factor times V); a quantised V has few values.
 
     Each value has the sign that makes its channel's mean positive. Ties go either way, with the parity of the sum.
     """

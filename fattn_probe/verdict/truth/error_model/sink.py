@@ -24,8 +24,7 @@ class Contribution:
     """The contribution of each accumulator to rows, arrays (rows, blocks, outer, warps).
 
     `maximum`: its running maximum with the kernel's offset. `share`: the sum of its weights, divided by the row sum.
-    `largest`: its largest weight. `spread`: the variance of its part of the output about V's
-    means.
+    `largest`: its largest weight. `spread`: the variance of its part of the output about V's means.
     """
 
     maximum: F64
@@ -38,7 +37,7 @@ class Contribution:
 class Sunk:
     """The error of the scaling in the units of `RowErrors`, arrays (rows,).
 
-    The mean square, the part of it lost in f16, the signed loss, the largest of one addend, and the largest possible.
+    The mean square, the part of it lost in f16, the signed loss, and the largest errors: of one addend, and in total.
     """
 
     variance: F64

@@ -89,9 +89,9 @@ def check_output(op: Op, dst: npt.NDArray[Any], case: str = "") -> None:
     """InputError if an output does not have the op's shape and type."""
     problems = []
     if dst.dtype != np.float32:
-        problems.append(f"dst is {dst.dtype}, the op writes float32")
+        problems.append(f"dst is {dst.dtype}, but the op writes float32")
     if dst.shape != op.sizes.dst:
-        problems.append(f"dst is {dst.shape}, the op writes {op.sizes.dst}")
+        problems.append(f"dst is {dst.shape}, but the op writes {op.sizes.dst}")
     if problems:
         raise InputError(_prefix(case) + "; ".join(problems))
 
@@ -103,16 +103,16 @@ def _prefix(case: str) -> str:
 def _misfits(view: TensorView, inputs: Mapping[str, Bytes]) -> list[str]:
     """The mistakes in a tensor or in its memory."""
     if view.type != OF_THE_OP.get(view.name, view.type):
-        return [f"{view.name} is {view.type}, the op takes {OF_THE_OP[view.name]}"]
+        return [f"{view.name} is {view.type}, but the op takes {OF_THE_OP[view.name]}"]
     if view.nb[0] != type_size(view.type):
-        return [f"{view.name} has nb[0] = {view.nb[0]}, elements of {view.type} lie {type_size(view.type)} bytes apart"]
+        return [f"{view.name} has nb[0] = {view.nb[0]}, but elements of {view.type} take {type_size(view.type)} bytes"]
     if view.root not in inputs:
         return [f"the bytes of {view.root} are missing; the inputs are {', '.join(sorted(inputs))}"]
     memory: npt.NDArray[Any] = inputs[view.root]
     if memory.dtype != np.uint8 or memory.ndim != 1:
         return [f"{view.root} is {memory.dtype} {memory.shape}; it must be its raw bytes, uint8 and 1-D"]
     if memory.size < view.end:
-        return [f"{view.root} has {memory.size} bytes, {view.name} ({view.type}, ne {view.ne}) reaches to {view.end}"]
+        return [f"{view.root} has {memory.size} bytes, but {view.name} ({view.type}, ne {view.ne}) ends at {view.end}"]
     return []
 
 

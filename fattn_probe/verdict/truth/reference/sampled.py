@@ -109,7 +109,7 @@ def choose_rows(
 def sample(case: Case, rows: I64, operands: Tensors | None = None, *, all_heads: bool = True) -> Sample:
     """The exact answers of these rows (sequence, query, head), and the hull; NoAnswerError if the data are not finite.
 
-    `operands` are stored tensors (from `stored_rows`), or else `generated`. `all_heads`: K/V heads of other rows, too.
+    `operands` are stored tensors (from `stored_rows`), or else `generated`. `all_heads`: the hull covers all heads.
     """
     operands, sizes, params = generated(case) if operands is None else operands, case.op.sizes, case.op.params.stored
     Q, K, group = np.asarray(operands["Q"]), operands["K"], sizes.group

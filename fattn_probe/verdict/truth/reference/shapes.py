@@ -26,7 +26,7 @@ def check_shapes(Q: Floats, K: Rows, V: Rows, mask: Floats | None, sinks: Floats
     InputError with every inconsistency where ggml_flash_attn_ext or the op itself would assert.
     """
     ranks = {"Q": Q.ndim, "K": len(K.shape), "V": len(V.shape), "mask": 4 if mask is None else mask.ndim}
-    flat = [f"{name} has {rank} dimensions, 4 are needed" for name, rank in ranks.items() if rank != 4]
+    flat = [f"{name} has {rank} dimensions, but 4 are needed" for name, rank in ranks.items() if rank != 4]
     if flat:
         raise InputError("\n".join(flat))
     n_seq, n_head, n_q, hsk = Q.shape
@@ -36,9 +36,9 @@ def check_shapes(Q: Floats, K: Rows, V: Rows, mask: Floats | None, sinks: Floats
         found.append((True, f"empty tensors: Q {Q.shape}, K {K.shape}, V {V.shape}"))
     else:
         found += [
-            (K.shape[3] != hsk, f"head size of K is {K.shape[3]}, of Q {hsk}"),
-            (K.shape[0] != n_seq, f"K has {K.shape[0]} sequences, Q {n_seq}"),
-            (K.shape[:3] != V.shape[:3], f"K is {K.shape[:3]}, V {V.shape[:3]} (sequences, K/V heads, KV rows)"),
+            (K.shape[3] != hsk, f"the head size is {K.shape[3]} in K but {hsk} in Q"),
+            (K.shape[0] != n_seq, f"K has {K.shape[0]} sequences, but Q has {n_seq}"),
+            (K.shape[:3] != V.shape[:3], f"K is {K.shape[:3]}, but V is {V.shape[:3]} (sequences, K/V heads, KV rows)"),
             (n_head % n_head_kv != 0, f"{n_head} heads are not a multiple of {n_head_kv} K/V heads"),
         ]
     if mask is not None:
@@ -50,7 +50,7 @@ def check_shapes(Q: Floats, K: Rows, V: Rows, mask: Floats | None, sinks: Floats
             (entries != n_kv, f"a mask row has {entries} entries for {n_kv} KV rows"),
         ]
     if sinks is not None:
-        words = f"sinks are {sinks.shape}, one for each of {n_head} heads is needed"
+        words = f"sinks are {sinks.shape}, but one for each of {n_head} heads is needed"
         found.append((sinks.shape != (n_head,), words))
     if problems := [words for wrong, words in found if wrong]:
         raise InputError("\n".join(problems))

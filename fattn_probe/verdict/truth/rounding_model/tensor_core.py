@@ -1,11 +1,11 @@
 """The sums of a tensor core: exact products, aligned to the largest exponent, truncated, and added as integers.
 
 Sources: Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores" (PeerJ CS 7:e330, 2021); Khattak
-and Mikaitis (arXiv 2512.07004). Every bit equals an H200's results for 46 measured matrices of each kind. Assumed:
+and Mikaitis (arXiv 2512.07004). Every bit matches an H200's results for 46 measured matrices of each kind. Assumed:
 Turing is like Volta, Ada like Ampere, Blackwell like Hopper.
 
 Sums of e4m3 products follow two published models that agree on Hopper: groups of 32, 13 bits after the leading one
-instead of 25, and a result of 13 bits (Khattak and Mikaitis; Xie et al., MMA-Sim, arXiv 2511.10909). Every bit equals
+instead of 25, and a result of 13 bits (Khattak and Mikaitis; Xie et al., MMA-Sim, arXiv 2511.10909). Every bit matches
 the 5,000 H100 results that Khattak and Mikaitis publish, all with accumulators of 0.
 """
 

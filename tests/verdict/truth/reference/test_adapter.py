@@ -138,15 +138,15 @@ def changed(case, name, **values):
 
 
 SPOILT = {
-    "K has 8190 bytes, K .* reaches to 8192": lambda case, inputs: (case, inputs | {"K": inputs["K"][:-2]}),
+    "K has 8190 bytes, but K .* ends at 8192": lambda case, inputs: (case, inputs | {"K": inputs["K"][:-2]}),
     "the bytes of K are missing; the inputs are Q; .*V are": lambda case, inputs: (case, {"Q": inputs["Q"]}),
     "V is float16 .*it must be its raw": lambda case, inputs: (case, inputs | {"V": inputs["V"].view(np.float16)}),
-    "Q is f16, the op takes f32": lambda case, inputs: (changed(case, "Q", type="f16"), inputs),
-    "K has 8192 bytes.*to 8320": lambda case, inputs: (changed(case, "K", ne=(64, 65, 1, 1)), inputs),
-    r"a-case: K is \(1, 1, 63\), V \(1, 1, 64\)": lambda case, inputs: (changed(case, "K", ne=(64, 63, 1, 1)), inputs),
-    "a-case: head size of K is 32, of Q 64": lambda case, inputs: (changed(case, "K", ne=(32, 64, 1, 1)), inputs),
+    "Q is f16, but the op takes f32": lambda case, inputs: (changed(case, "Q", type="f16"), inputs),
+    "K has 8192 bytes.*at 8320": lambda case, inputs: (changed(case, "K", ne=(64, 65, 1, 1)), inputs),
+    r"a-case: K is \(1, 1, 63\), .* \(1, 1, 64\)": lambda case, inputs: (changed(case, "K", ne=(64, 63, 1, 1)), inputs),
+    "a-case: .* size is 32 in K but 64 in Q": lambda case, inputs: (changed(case, "K", ne=(32, 64, 1, 1)), inputs),
     r"V has nb\[0\] = 4": lambda case, inputs: (changed(case, "V", nb=(4, 128, 8192, 8192)), inputs),
-    "V has 8192 bytes, V .* reaches to 8320": lambda case, inputs: (changed(case, "V", offset=128), inputs),
+    "V has 8192 bytes, but V .* ends at 8320": lambda case, inputs: (changed(case, "V", offset=128), inputs),
     "no tensor Q; there is no tensor K": lambda case, inputs: (with_tensors(case, {}), inputs),
 }
 
@@ -190,9 +190,9 @@ def test_a_capture_or_a_case_read_from_a_file_has_the_answer_of_its_case(capture
 
 def test_an_output_of_another_op_is_named(capture):
     other, _ = case_of("n_head: 2\nhsv: 32\n")
-    with pytest.raises(InputError, match=r"^case x: dst is \(1, 3, 2, 64\), the op writes \(1, 3, 2, 32\)$"):
+    with pytest.raises(InputError, match=r"^case x: dst is \(1, 3, 2, 64\), but the op writes \(1, 3, 2, 32\)$"):
         check_output(other.op, capture.dst, "x")
-    with pytest.raises(InputError, match=r"^dst is float64, the op writes float32$"):
+    with pytest.raises(InputError, match=r"^dst is float64, but the op writes float32$"):
         check_output(capture.op, capture.dst.astype(np.float64))
 
 

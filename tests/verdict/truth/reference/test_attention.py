@@ -199,15 +199,15 @@ def test_memory_is_the_blocks_not_the_matrix_of_logits():
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [
-        ({"K": (1, 2, 5, 3)}, "head size of K is 3, of Q 4"),
+        ({"K": (1, 2, 5, 3)}, "the head size is 3 in K but 4 in Q"),
         ({"K": (1, 3, 5, 4), "V": (1, 3, 5, 4)}, "4 heads are not a multiple of 3 K/V heads"),
-        ({"V": (1, 2, 6, 4)}, r"K is \(1, 2, 5\), V \(1, 2, 6\)"),
-        ({"K": (2, 2, 5, 4), "V": (2, 2, 5, 4)}, "K has 2 sequences, Q 1"),
+        ({"V": (1, 2, 6, 4)}, r"K is \(1, 2, 5\), but V is \(1, 2, 6\)"),
+        ({"K": (2, 2, 5, 4), "V": (2, 2, 5, 4)}, "K has 2 sequences, but Q has 1"),
         ({"mask": (1, 1, 2, 5)}, "the mask has 2 rows for 3 queries"),
         ({"mask": (1, 1, 3, 4)}, "a mask row has 4 entries for 5 KV rows"),
         ({"mask": (2, 3, 3, 5)}, "(?s)1 sequences are not a multiple of the mask's 2.*4 heads are not a multiple"),
-        ({"sinks": (3,)}, r"sinks are \(3,\), one for each of 4 heads"),
-        ({"Q": (4, 3, 4)}, "Q has 3 dimensions, 4 are needed"),
+        ({"sinks": (3,)}, r"sinks are \(3,\), but one for each of 4 heads"),
+        ({"Q": (4, 3, 4)}, "Q has 3 dimensions, but 4 are needed"),
         ({"K": (1, 2, 0, 4), "V": (1, 2, 0, 4)}, "empty tensors"),
     ],
 )
