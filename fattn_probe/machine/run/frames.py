@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fattn_probe.base.errors import BuildError, TimedOutError
 from fattn_probe.base.process import run
+from fattn_probe.llama.build.sources import LAUNCHES
 from fattn_probe.llama.cxx.functions import BODIES, ONCE, functions
 from fattn_probe.llama.cxx.tokens import draft_of, tokenize
 from fattn_probe.llama.launch.name import parse_kernel_name
@@ -154,7 +155,14 @@ def named_by_source(frame: str, folder: Path) -> str:
     if match is None or match["line"] == "?" or MACHINERY.search(frame):
         return frame
     name, line = short_function(match["name"]), int(match["line"])
-    around = [function for first, last, function in lines_of(folder / match["path"]) if first <= line <= last]
+    path = folder / match["path"]
+    # A header of kernels that are compiled apart has its lines in the version that launches them, behind a #line.
+    whole = lines_of(path.parent / LAUNCHES / path.name)
+    around = [function for first, last, function in whole if first <= line + 1 <= last]
+    if not around:
+        there = {function for _, _, function in whole}
+        spans = [span for span in lines_of(path) if span[2] not in there]
+        around = [function for first, last, function in spans if first <= line <= last]
     plain = name.partition("<")[0].rpartition("::")[2]
     return f"{around[0]} at {match['path']}:{line}" if around and plain not in ("lambda", *around) else frame
 

@@ -20,7 +20,7 @@ from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.llama.build import RUNNER
 from fattn_probe.llama.build.stamp import NATIVE
 from fattn_probe.machine.run.capture import make_case_file
-from fattn_probe.machine.run.frames import kernel_frames, parse_addr2line, short_frame, symbolise
+from fattn_probe.machine.run.frames import kernel_frames, named_by_source, parse_addr2line, short_frame, symbolise
 from fattn_probe.machine.run.outcome import Failed, Finding, Lost, Missing, Ran, Unsupported
 from fattn_probe.machine.run.runner import SIGPROF, Command, RunFiles, RunnerEndedError, forked_runner
 from fattn_probe.machine.run.simulator import FRACTIONS, Simulation, ex2_bounds, pack_corrections
@@ -118,6 +118,17 @@ def test_frames_of_addr2line_and_those_without_a_module():
         ("0x1300", ("main at /src/main.cpp:3",)),
     ]
     assert symbolise(["/nowhere/lib.so+0x10", "0x1234"]) == ("/nowhere/lib.so+0x10", "0x1234")
+
+
+def test_an_inlined_function_is_named_by_the_version_of_a_header_that_has_its_lines(tmp_path):
+    """For debuggers, the version in launches/, behind a #line, has the first one's name."""
+    (tmp_path / "launches").mkdir()
+    helper, stripped = "int helper() {\n    return 1;\n}\n", "void scan();\nvoid combine() {\n}\n"
+    (tmp_path / "common.cuh").write_text(helper + stripped)
+    (tmp_path / "launches/common.cuh").write_text('#line 1 "x"\n\n\n\nvoid scan() {\n\n\n}\nvoid combine() {\n}\n')
+    named = {2: "helper", 4: "scan", 6: "scan", 7: "scan", 8: "combine"}
+    for line, function in named.items():
+        assert named_by_source(f"outer at common.cuh:{line}", tmp_path) == f"{function} at common.cuh:{line}"
 
 
 def test_a_fault_s_frames_begin_and_end_in_the_kernel():
