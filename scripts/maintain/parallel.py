@@ -15,7 +15,7 @@ from maintain.fault_cases import SuiteCases
 from maintain.faults import Tried, try_fault
 
 OVERLAP = 1.5
-"""The jobs' shares of the cores add up to this multiple of the cores, as a job often waits for its last compiler."""
+"""The jobs' shares of the cores add up to this multiple of all cores, as a job often waits for its last compiler."""
 Task = tuple[HistoricFault, SuiteCases]
 
 

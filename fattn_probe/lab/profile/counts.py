@@ -117,7 +117,7 @@ def matched(profiles: Sequence[Profile]) -> list[tuple[Counts | None, ...]]:
 TEMPORARY = "temporary"
 """The name for the kernels' own memory, apart from the op's tensors."""
 ACCESSES = ("load", "ldmatrix", "store")
-"""Accesses to shared memory in ncu's wavefronts and conflicts, which do not include cp.async and atomics."""
+"""Accesses to shared memory that ncu's wavefronts and conflicts include; cp.async and atomics are not among them."""
 
 
 def read_counts(path: Path, launches: Sequence[LaunchRecord]) -> tuple[Counts, ...]:

@@ -377,5 +377,5 @@ def warnings_of(program: Program, rewritten: dict[Path, Rewritten]) -> tuple[str
     ]
     counts = Counter(folder for folder, _ in places if folder is not None)
     own = [text for folder, text in places if folder is None]
-    libraries = [f"{it}: the simulator does not have {n} PTX instructions of its headers" for it, n in counts.items()]
+    libraries = [f"{it}: its headers have {n} PTX instructions that the simulator lacks" for it, n in counts.items()]
     return tuple(f"{text}; the program ends if it reaches one" for text in (*own, *libraries))

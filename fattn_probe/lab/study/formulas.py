@@ -101,7 +101,7 @@ def flash_attention_1(s: FormulaSizes, B_c: int) -> Formula:
 
 
 def flash_attention_2(s: FormulaSizes, B_r: int) -> Formula:
-    """Algorithm 1 of FlashAttention-2, and that of FlashAttention-3: each tile of queries reads all of K and V."""
+    """Algorithm 1 of FlashAttention-2, and FlashAttention-3: each tile of queries reads all of K and V."""
     T_r = count(s.N_q, B_r)
     reads = (
         FormulaTerm("Q", "N_q d_k", s.N_q * s.d_k),

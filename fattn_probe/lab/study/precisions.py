@@ -169,7 +169,7 @@ def standard_rounded(head: StudyHead, operands: Operands, B_r: int, round_P: Rou
 
 
 def flash(head: StudyHead, operands: Operands, sizes: tuple[int, int], round_P: Round, sums: Sums) -> F64:
-    """FlashAttention-2 and 3 with tiles of B_r x B_c: the softmax is not rounded, P is, O stays in the accumulators.
+    """FlashAttention-2 and 3, tiles of B_r x B_c: the softmax is not rounded, but P is; O stays in the accumulators.
 
     O is kept in units of the scale of V's tile, which is part of the rescaling of O, so V's scales cost nothing.
     """
