@@ -29,7 +29,7 @@ struct Fiber {
     Wait wait = Wait::none;
     Warp *warp = nullptr;
     char *stack_top = nullptr;
-    // Running ahead: instructions passed that are yet to be executed, and where the next address of a load goes.
+    // Running ahead: the instructions passed but not yet executed, and where the next address of a load goes.
     Ahead ahead = Ahead::off;
     uint32_t passed = 0;
     const void **next_address = nullptr;

@@ -122,7 +122,7 @@ class Worker {
     [[noreturn]] void report_from(Fiber *fiber, Finding finding);
 
     Fiber *fibers_ = nullptr;
-    const Finding *doomed_ = nullptr; // what the fiber switched to has to report
+    const Finding *doomed_ = nullptr; // the finding that the fiber switched to has to report
     uint32_t faulty_thread_ = max_threads;
     std::string fault_; // of that thread, as JSON
     char *stacks_ = nullptr;

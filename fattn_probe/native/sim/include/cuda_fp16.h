@@ -1,4 +1,4 @@
-// f16 for device code compiled as C++: CUDA's names and semantics (CUDA Math API, "Half Precision"), on the host's own
+// f16 for device code compiled as C++: CUDA's names and semantics (CUDA Math API, "Half Precision"), using the host's
 // conversion instructions. Every operation rounds once. An added product is fused with the sum, as ptxas fuses it.
 #pragma once
 

@@ -1,4 +1,4 @@
-// HIP's runtime by CUDA's names: for the simulated GPU, and for nvcc on a real NVIDIA GPU.
+// HIP's runtime, mapped to CUDA's: for the simulated GPU, and for nvcc on a real NVIDIA GPU.
 #pragma once
 
 #include <cuda_runtime.h>
