@@ -1,6 +1,6 @@
 """The matrix: one suite on every GPU of the catalogue with llama.cpp releases of several years, on one page.
 
-On one GPU, the suite also runs with every release on the index: each night with some of these.
+On one GPU, the suite also runs with every release on the index: each night with some of them.
 """
 
 import json

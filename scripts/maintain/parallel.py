@@ -22,7 +22,7 @@ Task = tuple[HistoricFault, SuiteCases]
 def tried(tasks: Sequence[Task], jobs: int, until: float, keep: Path | None = None) -> Iterator[Tried]:
     """The results as they arrive; no task starts after `until`, a time of `time.time`; wrong outputs go to `keep`.
 
-    A fault that ends its workers has no result; LostError at the end names these faults.
+    A fault whose worker process ends has no result; LostError at the end names these faults.
     """
     lost = []
     begin = functools.partial(trying, until=until, keep=keep)

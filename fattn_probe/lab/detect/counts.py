@@ -121,7 +121,7 @@ class LineCoverage:
         )
 
     def gaps(self, file: str) -> list[tuple[int, int]]:
-        """The ranges of lines that were never executed: first and last. Lines without code do not end a range."""
+        """The ranges (first, last) of lines that were never executed. Lines without code do not end a range."""
         lines = self.reachable(file)
         ranges: Iterator[tuple[bool, Iterable[tuple[int, SourceLine]]]] = groupby(lines, lambda item: item[1].count > 0)
         numbers = [(executed, [number for number, _ in group]) for executed, group in ranges]

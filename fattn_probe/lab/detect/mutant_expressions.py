@@ -43,7 +43,7 @@ HARMLESS = re.compile(
 class Mutation:
     """A fault in the tokens [start, stop): the text that replaces them, and the part that differs.
 
-    `later` is text to run after a later token, only with the fault: a moved statement. `compared` are expressions of
+    `later` is code that runs after a later token if the fault is on: a moved statement. `compared` are expressions of
     the same type with and without the fault, free of side effects: if they are equal, the fault has no effect.
     """
 

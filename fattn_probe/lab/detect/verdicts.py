@@ -31,7 +31,7 @@ that stopped without an output, or hung; an op that is no longer supported; a ke
 MISSING: Final = "missing"
 """A run that stopped because the build lacks a kernel; compile it and run again."""
 LOST: Final = "lost"
-"""A run that stopped with an error of the worker: no verdict. Failures of cases that cannot run begin with it."""
+"""A run that ended with an error of the worker: no verdict. Failures of cases that cannot run begin with this word."""
 Ending = KilledBy | Literal["", "missing", "lost"]
 """How a run with a mutant ended; empty if the mutant survives."""
 
@@ -139,7 +139,7 @@ class MutationPlan:
         return any(is_amd(arch_of(part.target)) for part in self.parts)
 
     def key(self, session: Session) -> str:
-        """A hash of all that a survival depends on but the mutant: release, patches, every case and its judgement."""
+        """A hash of what a survival depends on, except the mutant: release, patches, every case and its judgement."""
         parts = [[part.judgement("check"), [case.digest for case in part.cases]] for part in self.parts]
         return self.hashed(session, [self.most, parts])
 
@@ -201,7 +201,7 @@ class Verdicts:
 
     @classmethod
     def of(cls, path: Path, plan: MutationPlan, session: Session) -> "Verdicts":
-        """The verdicts for a plan. A kill without some check of correct outputs is also a kill with it."""
+        """The verdicts for a plan. A kill without some check of correct outputs is also a kill with that check."""
         parts = ((part, checks) for part in plan.parts for checks in weaker(part.checks))
         plans = (replace(plan, parts=(replace(part, checks=checks),)) for part, checks in parts)
         every = frozenset(killer for one in plans for killer in one.killers(session).values())

@@ -245,7 +245,7 @@ class Worker:
             return Trial(mutant, LOST, words_of(error), 0.0)
 
     def trials(self, number: int, case: Case, mutants: Sequence[int]) -> list[Trial]:
-        """Try each of some mutants in a case."""
+        """Try several mutants in a case."""
         return [self.trial(number, case, mutant) for mutant in mutants]
 
     def baseline(self, number: int, case: Case) -> BaselineRun:

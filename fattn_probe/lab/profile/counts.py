@@ -21,7 +21,7 @@ SECTOR = 32
 
 
 ROWS = tuple(row for row in csv.DictReader(Path(__file__).with_suffix(".csv").read_text("utf-8").splitlines()))
-"""The counts in the order of the table: `key` in JSON, `label`, and ncu's `metric`, empty if it follows from others."""
+"""The counts in the order of the table: `key` in JSON, `label`, and ncu's `metric`, empty for derived counts."""
 BY_ADDRESS = ("load_wavefronts", "ldmatrix_wavefronts", "store_wavefronts")
 """The wavefronts of shared memory that follow from the addresses alone."""
 
@@ -79,7 +79,7 @@ class Counts:
 class Profile:
     """All launches of a case or a program on one target; `problem` says why there are none.
 
-    `flops` are those of the op by its formula; None for a program. `division` is the origin of the occupancy that
+    `flops` are the op's operations by its formula; None for a program. `division` is the origin of the occupancy that
     determines the division of KV rows among blocks, None if occupancy plays no role.
     """
 

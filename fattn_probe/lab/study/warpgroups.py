@@ -61,7 +61,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Timeline:
-    """All events in order of their starts; `deadlock`: the signals that each stuck actor waits for."""
+    """All events in order of their start; `deadlock`: the signals that each stuck actor waits for."""
 
     events: tuple[Event, ...]
     deadlock: Mapping[str, tuple[str, ...]]
@@ -132,7 +132,7 @@ def simulate(programs: Mapping[str, Program]) -> Timeline:
 
 
 def _slot(actors: list[_Actor], slot: int, told: set[str]) -> list[Event]:
-    """Let every unit work for a slot; returns the events that end with it."""
+    """Let every unit work for one slot; returns the events that end with that slot."""
     ended: list[Event] = []
     for unit in sorted({unit for actor in actors for unit, works in actor.started.items() if works}):
         users = [(actor, actor.started[unit]) for actor in actors if actor.started.get(unit)]
