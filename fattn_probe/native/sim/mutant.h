@@ -1,4 +1,4 @@
-// Faults behind switches (fattn_probe/lab/detect/mutants.py), of which one may be on. A run without a fault records the
+// Faults behind switches (fattn_probe/lab/detect/mutants.py); at most one is on. A run without a fault records the
 // faults that it reaches, and those that would have changed a value.
 //
 // Only kernels of a build with such faults include this (build/flags.py); no other build has a switch.

@@ -38,7 +38,7 @@ struct Operands {
         a_power[row][k / 8] = factors.power;
         note(factors.power);
     }
-    // `count` rows of B, k and on: element i of `halves[column]` is row k + i of that column.
+    // `count` rows of B, from k on: element i of `halves[column]` is row k + i of that column.
     void set_b(int k, int count, const uint16_t (*halves)[8]) {
         for (int i = 0; i < count; i++) {
             uint16_t row[columns];

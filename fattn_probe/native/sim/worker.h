@@ -35,8 +35,8 @@ struct PendingCopy {
     void *to;
     const void *from;
     size_t bytes;
-    size_t read;    // of them; the others become 0
-    uint32_t group; // the thread's commits before it
+    size_t read;    // the bytes to read; the others become 0
+    uint32_t group; // the thread's commits before this copy
 };
 
 struct StaticVariable {

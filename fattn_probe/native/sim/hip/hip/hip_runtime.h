@@ -15,7 +15,7 @@
 
 #define HIP_VERSION 70000000 // of ROCm 7.0
 
-// HIP's name of an error, from the name in CUDA.
+// HIP's name for an error, from CUDA's name.
 inline const char *hip_error_name(cudaError_t error) {
     if (error == cudaErrorMemoryAllocation) {
         return "hipErrorOutOfMemory";
