@@ -94,7 +94,7 @@ def agreement(recorded: Recorded, dst: F32, launches: Sequence[LaunchRecord]) ->
     here = dst.ravel()[:: stride_of(dst.size)]
     there = recorded.sample
     if here.shape != there.shape:
-        raise InputError(f"the recorded output has another size: {there.size} floats kept, not {here.size}")
+        raise InputError(f"the recorded output has a different size: {there.size} floats kept, not {here.size}")
     finite = np.isfinite(there) & np.isfinite(here)
     same = (here == there) | (np.isnan(here) & np.isnan(there))
     return Agreement(

@@ -102,8 +102,7 @@ def configured(ggml: Path, family: str, gfx: str, size: int, columns: int) -> li
 
 
 def launches(op: Op, gfx: str, ggml: Path, at: Pointers) -> Iterator[Kernel]:
-    """The launches of launch_fattn: the attention kernel, then a kernel that adds the parts of blocks that share a
-    tile."""
+    """The launches of launch_fattn: the attention kernel, then one that adds the parts of blocks that share a tile."""
     sizes, params, choice = op.sizes, op.params, chosen(op, gfx)
     ncols, wave = choice.ncols1 * choice.ncols2, 64 if gfx == "gfx942" else 32
     if sizes.hsk != sizes.hsv or (choice.family != "vec" and {op.type_K, op.type_V} != {"f16"}):

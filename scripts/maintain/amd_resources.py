@@ -1,4 +1,4 @@
-"""Read the resources that AMD kernels use from clang's assembly, and write these to a table."""
+"""Read the resources that AMD kernels use from clang's assembly, and write them to a table."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ from fattn_probe.cases.device.origin import AMD_TABLE
 TABLE = Path(__file__).resolve().parents[2] / "fattn_probe/cases/device" / AMD_TABLE
 NO_CODE = "-"
 KEYS = ("vgpr_count", "agpr_count", "sgpr_count", "group_segment_fixed_size", "private_segment_fixed_size")
-"""The figures in a kernel's metadata, in the order of a cell; it ends with the waves that fit on a SIMD.
+"""The figures in a kernel's metadata, in the order of a cell, which ends with the waves that fit on a SIMD.
 
 A thread's vector registers, the vector registers that only matrix instructions use (part of the former; additional on
 gfx908), its scalar registers, and, in bytes, a block's static LDS and a thread's scratch.

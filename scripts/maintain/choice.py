@@ -1,4 +1,4 @@
-"""Determine which cases of a pool kill which faults, and choose those that kill most within a time budget.
+"""Determine which cases of a pool kill which faults, and choose those that kill the most within a time budget.
 
 The cases in which a mutant changes a value run it; among cases with the same launches, only the fastest few run it. The
 cost of a case includes the time to compile those of its kernels that no chosen case has, after a change of their files.
@@ -154,7 +154,7 @@ def with_corpus(found: Kills, caught: Iterable[Mapping[str, Any]]) -> Kills:
 
 
 def choose(kills: Kills, budget: float) -> list[str]:
-    """The cases that kill most faults of the learned half within a budget of seconds, best first.
+    """The cases that kill the most faults of the learned half within a budget of seconds, best first.
 
     Greedily: the next case kills the most faults that no earlier case kills, per second that it and its new kernels
     take.

@@ -28,7 +28,7 @@ Grade = Literal["right", "silent", "false"]
 
 
 def page(corpus: Sequence[HistoricFault], results: Sequence[Tried], suites: Sequence[str]) -> str:
-    """The page: a section for each suite with results, for faults that show on its GPUs, but not for older patches."""
+    """The page: a section for each suite with results, on the faults that show on its GPUs; only current patches."""
     parts, listed = [HEAD], set[Tried]()
     for suite in suites:
         known = of_its_vendors(corpus, suite)

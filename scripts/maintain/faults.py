@@ -168,7 +168,7 @@ def try_batch(batch: CaseBatch, session: Session, plain: Session, keep: Keep | N
 
 
 def in_random_orders(batches: Iterable[CaseBatch], session: Session) -> Iterator[tuple[Caught, CaseBatch]]:
-    """For each entry that checks orders, the first case whose output after other cases is not its output alone."""
+    """For each entry that checks orders, the first case whose output depends on the cases that run before it."""
     entries = dict[tuple[str, str], CaseBatch]()
     for batch in batches:
         key, checks = (batch.entry.name, str(batch.target)), batch.entry.check.checks
@@ -215,7 +215,7 @@ def killers_of(suite: str) -> frozenset[str]:
 
 
 def of_its_vendors(faults: Iterable[HistoricFault], suite: str) -> dict[str, HistoricFault]:
-    """The faults (by name) that show on GPUs of the vendors that a shipped suite simulates; all for other suites."""
+    """The faults (by name) that show on GPUs of a shipped suite's simulated vendors; all faults for other suites."""
     path, devices, vendors = folder("suite") / f"{suite}.yaml", load_devices(), {False, True}
     if path.is_file():
         vendors = {is_amd(arch_of(target)) for _, target in on_simulated("faults", path, Given())}

@@ -89,7 +89,7 @@ def counted(
 
 
 def page(mutants: Mapping[str, Mutant], columns: Sequence[Column]) -> str:
-    """The table: rows for each file, all files, and the half of the faults not used to choose cases; a column a suite.
+    """The table: a row for each file, for all files, and for the faults not used to choose cases; a column per suite.
 
     If a suite has mutants that only a history shows, the last rows are for a run with a history.
     """

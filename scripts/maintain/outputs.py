@@ -162,7 +162,7 @@ def keep_outputs(plan: MutationPlan, session: Session, kills: Sequence[MutantVer
 
 
 def keep(worker: Worker, number: int, case: Case, mutants: Sequence[Mutant], folder: Path) -> int:
-    """Keep the outputs of a case with each of some mutants; returns the number of outputs."""
+    """Keep the outputs of a case with each of several mutants; returns the number of outputs."""
     kept = 0
     for mutant in mutants:
         prepared = worker.prepared(number, case)

@@ -15,14 +15,14 @@ from maintain.fault_cases import SuiteCases
 from maintain.faults import Tried, try_fault
 
 OVERLAP = 1.5
-"""The jobs' shares of the cores add up to this multiple of the cores, as a job often waits for its last compiler."""
+"""The jobs' shares of the cores add up to this multiple of all cores, as a job often waits for its last compiler."""
 Task = tuple[HistoricFault, SuiteCases]
 
 
 def tried(tasks: Sequence[Task], jobs: int, until: float, keep: Path | None = None) -> Iterator[Tried]:
     """The results as they arrive; no task starts after `until`, a time of `time.time`; wrong outputs go to `keep`.
 
-    A fault that ends its workers has no result; LostError at the end names these faults.
+    A fault whose worker process ends has no result; LostError at the end names these faults.
     """
     lost = []
     begin = functools.partial(trying, until=until, keep=keep)

@@ -18,7 +18,7 @@ DEFINES = (
     *("GGML_USE_HIP", "GGML_BACKEND_BUILD", "GGML_BACKEND_SHARED", "GGML_SHARED", "GGML_CUDA_FA_ALL_QUANTS"),
     *("NDEBUG", "__HIP_ROCclr__=1"),
 )
-"""The flags of a release build of ggml-hip (ggml/src/ggml-hip/CMakeLists.txt), and CMake's own for HIP."""
+"""The flags of a release build of ggml-hip (ggml/src/ggml-hip/CMakeLists.txt), and CMake's own flags for HIP."""
 ISA_VERSION = "@__oclc_ISA_version = linkonce_odr protected local_unnamed_addr addrspace(4) constant i32 {}\n"
 HIP_VERSION = {"HIP_VERSION_MAJOR": 6, "HIP_VERSION_MINOR": 3, "HIP_VERSION_PATCH": 0}
 HIP_VERSION_SUM = (

@@ -74,7 +74,7 @@ def test_a_stride_is_the_least_odd_one_that_keeps_few_and_the_digest_is_of_the_b
 def test_what_is_no_recording_or_of_another_size_is_refused(tmp_path, recorded):
     with pytest.raises(InputError, match="not a recording"):
         read_recording(tmp_path / "none", {}, {})
-    with pytest.raises(InputError, match="another size"):
+    with pytest.raises(InputError, match="a different size"):
         agreement(recorded, np.zeros((1, 1, 1, 64), np.float32), ())
 
 

@@ -101,7 +101,7 @@ def test_the_page_with_and_without_defects_and_alarms():
     assert "| 0.2.8 | v100 | gqa | fail | a \\| b |" in said
     assert said.index("| v100 |") < said.index("| gb10 |")
     said = page(CELLS[1:2])
-    assert said.endswith("## Known defects of llama.cpp\n\nNone was met.\n\n## Not explained\n\nNone.\n")
+    assert said.endswith("## Known defects of llama.cpp\n\nNone occurred.\n\n## Not explained\n\nNone.\n")
 
 
 def test_cells_survive_json_and_the_newer_one_wins():

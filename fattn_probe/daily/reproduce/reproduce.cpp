@@ -70,7 +70,7 @@ static void allocate(ggml_tensor *tensor, ggml_backend_t backend) {
     ggml_backend_tensor_alloc(buffer, tensor, ggml_backend_buffer_get_base(buffer));
 }
 
-// The memory of operands; if the file has only a part of the tensor, the part is repeated.
+// The memory of operands; if the file has only a part of it, that part is repeated.
 static ggml_tensor *root(ggml_context *ctx, ggml_backend_t backend, const File &file, const std::string &name) {
     if (ggml_tensor *made = ggml_get_tensor(ctx, name.c_str())) {
         return made;

@@ -40,7 +40,7 @@ class CountedLine:
 
 @dataclass
 class SourceLine:
-    """One line of the source, over all instances of its functions.
+    """One line of the source, with the counts of all instances of its functions.
 
     An instance in which a condition is known at compile time has fewer branches. `branches` are from the instances with
     the most branches; if any instance executes the line, only executing instances count.
@@ -101,7 +101,7 @@ class LineCoverage:
             self.functions[file, function, target] = Share(sum(lines.values()), len(lines))
 
     def update(self, other: "LineCoverage") -> None:
-        """Add the counts of a different run."""
+        """Add the counts of another run."""
         for file, lines in other.files.items():
             for number, line in lines.items():
                 self.files[file].setdefault(number, SourceLine()).add(line.count, line.branches)
@@ -121,7 +121,7 @@ class LineCoverage:
         )
 
     def gaps(self, file: str) -> list[tuple[int, int]]:
-        """The ranges of lines that were never executed: first and last. Lines without code do not end a range."""
+        """The ranges (first, last) of lines that were never executed. Lines without code do not end a range."""
         lines = self.reachable(file)
         ranges: Iterator[tuple[bool, Iterable[tuple[int, SourceLine]]]] = groupby(lines, lambda item: item[1].count > 0)
         numbers = [(executed, [number for number, _ in group]) for executed, group in ranges]
@@ -150,11 +150,11 @@ class LineCoverage:
 
     @property
     def not_compiled(self) -> list[str]:
-        """The files without a compiled instance; a line of them may still be compiled as host code."""
+        """The files without a compiled instance; some of their lines may still be compiled as host code."""
         return sorted(self.headers - {file for file, function, _ in self.functions if name_of(function) in BY_KERNEL})
 
     def of_kernel(self, kernel: str, target: str = "") -> tuple[Share, Share]:
-        """The executed and compiled instances of a kernel on a target, counted once per target, and their lines."""
+        """How many instances of a kernel are executed on a target, or on each target, and how many of their lines."""
         of_kernel = (
             share
             for (_, function, on), share in self.functions.items()

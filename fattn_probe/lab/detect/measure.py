@@ -50,7 +50,7 @@ ASSERTING = re.compile(r"\b(?:GGML_ASSERT|GGML_ABORT|static_assert|assert|CUDA_C
 def link_notes(build: Build, counters: Path, kernels: Iterable[KernelCase]) -> None:
     """Put g++'s notes for the objects of some kernels in the folder of the counters.
 
-    A build may also contain kernels of other runs, and, after an interrupted compilation, notes without an object.
+    A build may also contain kernels from other runs, and, after an interrupted compilation, notes without an object.
     """
     wanted = {case_file(kernel.name) for kernel in kernels}
     for notes in (build.folder / "obj").rglob("*.gcno"):
@@ -104,7 +104,7 @@ def folded(branches: tuple[int, ...], text: str) -> tuple[int, ...]:
 
 
 def branches_of(line: Mapping[str, Any]) -> Iterator[int]:
-    """How often each outcome of a line's branches occurred, without those of calls that may throw."""
+    """How often each outcome of a line's branches occurred, without the branches of calls that may throw."""
     branches = line["branches"]
     for at, branch in enumerate(branches):
         near = branches[max(at - 1, 0) : at + 2]
@@ -117,7 +117,7 @@ OnCase = Callable[[Result, int, int], None]
 
 @dataclass(frozen=True)
 class Measured:
-    """The coverage of a suite; `cases` is the number of cases that ran, over all targets, `lost` why others did not."""
+    """The coverage of a suite; `cases` is the number that ran on all targets, `lost` the reasons why others did not."""
 
     suite: str
     coverage: LineCoverage

@@ -13,16 +13,16 @@ SWAPPED = (
     *((f"nb1{dim}", f"nb2{dim}") for dim in "123"),
     *(("stride_K", "stride_V"), ("nthreads_KQ", "nthreads_V"), ("DKQ", "DV")),
 )
-"""Names that are easily confused: strides and sizes of other tensors or dimensions."""
+"""Names that are easily confused: strides and sizes of different tensors or dimensions."""
 OTHER_NAMES = dict(SWAPPED) | {b: a for a, b in SWAPPED}
 FLAGS = frozenset({"use_logit_softcap", "oob_check", "use_cp_async"})
-"""Template arguments for which the opposite value is compiled anyway, or belongs to a small function."""
+"""Template arguments to invert: the opposite value is compiled anyway, or only in a small function."""
 SMALL_TEMPLATES = re.compile(
     r"(\w*load_(tile|mask)|launch_fattn(_tile_switch_ncols2)?|flash_attn_stream_k_fixup\w*|flash_attn_ext_f16|"
     r"flash_attn_ext_vec|flash_attn_tile|ggml_cuda_flash_attn_ext_mma_f16_switch_ncols1)$"
 )
 COLUMNS = {"8": "4", "4": "2", "2": "1", "1": "2"}
-"""Columns of heads for a number of query heads that share K; the kernel for the other value also exists."""
+"""The query heads that share K in a kernel, and a different number for which a kernel also exists."""
 EXTREMES = frozenset({"FLT_MAX", "INFINITY", "SOFTMAX_FTZ_THRESHOLD"})
 """Float constants: a value made only of these and of numbers is not rounded to f16, where it could only lose range."""
 NUMBER = re.compile(r"\d+")
@@ -43,7 +43,7 @@ HARMLESS = re.compile(
 class Mutation:
     """A fault in the tokens [start, stop): the text that replaces them, and the part that differs.
 
-    `later` is text to run after a later token, only with the fault: a moved statement. `compared` are expressions of
+    `later` is code that runs after a later token if the fault is on: a moved statement. `compared` are expressions of
     the same type with and without the fault, free of side effects: if they are equal, the fault has no effect.
     """
 
@@ -69,7 +69,7 @@ def of_condition(draft: Draft, span: Span) -> Iterator[Mutation]:
 
 
 def of_expression(draft: Draft, span: Span) -> Iterator[Mutation]:
-    """Arithmetic, numbers, names of other strides, casts to fewer bits."""
+    """Different arithmetic, numbers and strides, and casts to fewer bits."""
     for index in range(*span):
         word = draft.words[index]
         if word in ARITHMETIC and is_binary(draft, index, span):
@@ -184,7 +184,7 @@ def is_safe(draft: Draft, span: Span, part: Span, text: str) -> bool:
 
 
 def is_value(draft: Draft, index: int) -> bool:
-    """Whether a value ends with a token."""
+    """Whether a token is the last one of a value."""
     word = draft.word(index)
     if word == ")":  # it may end a C cast to a pointer or a number: `(const half2 *)`, `(float)`
         inside = draft.words[draft.mates[index] + 1 : index]
@@ -213,7 +213,7 @@ def is_binary(draft: Draft, index: int, span: Span) -> bool:
 
 
 def is_immediate(draft: Draft, index: int) -> bool:
-    """Whether a number is among the last arguments of an instruction: there the compiler demands constants."""
+    """Whether a number is among the last arguments of an instruction, where the compiler demands constants."""
     closer = next((at for at in range(index, len(draft.words)) if draft.words[at] == ")"), index)
     alone = draft.word(index - 1) == "," and draft.word(index + 1) in (",", ")")
     return alone and draft.word(draft.mates[closer] - 1).startswith("__builtin_")
@@ -235,7 +235,7 @@ def in_template(draft: Draft, index: int) -> bool:
 
 
 def closing_angle(draft: Draft, index: int) -> int | None:
-    """The `>` that ends the template arguments from `<` on, if these are followed by `(`, `::`, `>` or a name."""
+    """The `>` that ends the template arguments after `<`, if it is followed by `(`, `::`, `>` or a name."""
     depth = 0
     for at in range(index, min(index + 40, len(draft.words))):
         word = draft.words[at]

@@ -180,7 +180,7 @@ def of_statements(draft: Draft, statements: Sequence[Statement], floats: frozens
 def of_statement(
     draft: Draft, statement: Statement, following: Statement | None, floats: frozenset[str]
 ) -> Iterator[list[Mutation]]:
-    """The changes of one statement, without those inside it."""
+    """The changes of one statement, without those of the statements inside it."""
     words, head = draft.words[statement.start : statement.stop], statement.head
     if draft.directives(statement.start, max(statement.start, statement.stop - 1)) and statement.kind == "plain":
         return

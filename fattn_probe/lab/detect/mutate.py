@@ -43,7 +43,7 @@ class Mutated:
     """The fates of mutants; the cases that fail without a mutant, and those whose output the switches alone change.
 
     `other_bits` is None if this was not determined. `compiled` is the number of mutants in the builds or with an
-    earlier verdict, `left` the number without a verdict yet. `ran` contains the cases that execute a mutant, by its
+    earlier verdict, `left` the number that have no verdict yet. `ran` contains the cases that execute a mutant, by its
     digest, except for mutants whose verdict is from an earlier call. `amd`: cases ran on an AMD GPU.
     """
 

@@ -88,11 +88,11 @@ def digest(numbers: frozenset[int]) -> str:
 
 
 SET_UP = 0.05
-"""Seconds that a run adds to its kernels."""
+"""Seconds that a run takes in addition to its kernels."""
 TURN = 3.0
-"""Seconds of runs that a worker gets at once."""
+"""The total time, in seconds, of the runs that a worker gets at once."""
 MOST_AT_ONCE = 128
-"""Mutants in progress for each worker; after an interruption these start again."""
+"""Mutants in progress for each worker; after an interruption, these are tried again from the start."""
 
 
 def workers(parts: Sequence[BuiltPart]) -> Workers[Task, Any]:
@@ -112,7 +112,7 @@ def baseline_runs(pool: Workers[Task, Any], cases: Iterable[tuple[int, Case]]) -
 class Schedule:
     """Mutants by number, the cases that are `left` to try each, and the mutants `waiting` for each case.
 
-    With `to_end`, the other cases also try a mutant that was killed.
+    With `to_end`, the remaining cases also try a mutant that was killed.
     """
 
     cases: Sequence[BaselineRun]

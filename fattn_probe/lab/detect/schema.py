@@ -39,7 +39,7 @@ MESSAGE = re.compile(
     r"(?:not initialized with a constant expression|declared here))",
     re.MULTILINE,
 )
-"""An error, the place of its instantiation, or a value that a different line needs at compile time."""
+"""An error, the place of its instantiation, or a value that another line needs at compile time."""
 SWITCH = re.compile(r"simt::mutant\((\d+)\b")
 SUSPECTS = ("template argument", "f16", "other name")
 """Kinds of faults, ordered by how often they do not compile."""
@@ -137,7 +137,7 @@ def without_errors(
     without: frozenset[int],
     say: Step,
 ) -> tuple[frozenset[int], dict[str, set[int]]]:
-    """The mutants to leave out so that kernels compile, and by architecture the mutants in the sources.
+    """The mutants to leave out so that kernels compile, and, by architecture, the mutants in the sources.
 
     Compiling one kernel of each family finds most errors; then all kernels are compiled, and then those with errors.
     """

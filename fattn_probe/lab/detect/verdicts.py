@@ -31,7 +31,7 @@ that stopped without an output, or hung; an op that is no longer supported; a ke
 MISSING: Final = "missing"
 """A run that stopped because the build lacks a kernel; compile it and run again."""
 LOST: Final = "lost"
-"""A run that stopped with an error of the worker: no verdict. It also begins the failure of a case that cannot run."""
+"""A run that ended with an error of the worker: no verdict. Failures of cases that cannot run begin with this word."""
 Ending = KilledBy | Literal["", "missing", "lost"]
 """How a run with a mutant ended; empty if the mutant survives."""
 
@@ -139,7 +139,7 @@ class MutationPlan:
         return any(is_amd(arch_of(part.target)) for part in self.parts)
 
     def key(self, session: Session) -> str:
-        """A hash of what a survival depends on except the mutant: release, patches, every case and its judgement."""
+        """A hash of what a survival depends on, except the mutant: release, patches, every case and its judgement."""
         parts = [[part.judgement("check"), [case.digest for case in part.cases]] for part in self.parts]
         return self.hashed(session, [self.most, parts])
 
@@ -188,7 +188,7 @@ def parts_of(pairs: Iterable[tuple[Entry, Target, Checks]], folder: Path, sessio
 class Verdicts:
     """The verdicts of a file that are valid for a plan.
 
-    A kill is valid for every plan with the case and this judgement, a survival only for a plan with the same cases. By
+    A kill is valid for every plan with the same case and judgement, a survival only for a plan with the same cases. By
     part and case, `killers` has the hashes of kills by a check, `others` of other kills, `weaker` of kills by a check
     with fewer checks of correct outputs.
     """
@@ -201,7 +201,7 @@ class Verdicts:
 
     @classmethod
     def of(cls, path: Path, plan: MutationPlan, session: Session) -> "Verdicts":
-        """The verdicts for a plan. A kill without some check of correct outputs is also a kill with it."""
+        """The verdicts for a plan. A kill without some check of correct outputs is also a kill with that check."""
         parts = ((part, checks) for part in plan.parts for checks in weaker(part.checks))
         plans = (replace(plan, parts=(replace(part, checks=checks),)) for part, checks in parts)
         every = frozenset(killer for one in plans for killer in one.killers(session).values())

@@ -1,6 +1,6 @@
 """A worker process: it sets a case up once, then runs each mutant in a child of one runner.
 
-A run with the same output and launches as the baseline run needs no judgement; others share the case's models.
+A run with the same output and launches as the baseline run needs no judgement; the others share the case's models.
 """
 
 import time
@@ -116,7 +116,7 @@ class PreparedCase:
     def beside(self) -> JudgedCase:
         """The case with its baseline output (if any) in place of the rounding model that the suite would compute.
 
-        Without switches, these two would be equal in every bit. Switches end basic blocks, so g++ fuses other sums.
+        Without switches, the two would be identical. Switches end basic blocks, so g++ fuses different sums.
         """
         model: UseModel = "never" if self.part.upstream else self.part.checks.model
         checks = replace(self.judged.checks, model=model)
@@ -229,13 +229,13 @@ class Worker:
         try:
             return self.prepared(number, case).trial(mutant)
         except HangError as error:
-            log.debug("mutant %d in %s: %s; again", mutant, case.name, error)
+            log.debug("mutant %d in %s: %s; trying again", mutant, case.name, error)
         except ERRORS as error:
             return Trial(mutant, LOST, words_of(error), 0.0)
         try:
             made = self.prepared(number, case)
             try:
-                made.limit = max(made.limit, SLOWER * made.child().seconds)  # under the present load of the machine
+                made.limit = max(made.limit, SLOWER * made.child().seconds)  # at the present load of the machine
             except HangError as error:
                 raise LostError(f"the case itself: {error}; the machine is busy") from error
             return made.trial(mutant)
@@ -245,7 +245,7 @@ class Worker:
             return Trial(mutant, LOST, words_of(error), 0.0)
 
     def trials(self, number: int, case: Case, mutants: Sequence[int]) -> list[Trial]:
-        """Try each of some mutants in a case."""
+        """Try several mutants in a case."""
         return [self.trial(number, case, mutant) for mutant in mutants]
 
     def baseline(self, number: int, case: Case) -> BaselineRun:

@@ -34,7 +34,7 @@ from fattn_probe.verdict.judge.known import by_defect
 from fattn_probe.verdict.measure.verdict import FEW_BITS
 
 MOST_TILES = 64
-"""The number of tiles of a launch whose parts are counted."""
+"""The number of tiles per launch for which the parts are counted."""
 
 
 def features(judged: Judged, tree: Tree | None) -> tuple[str, ...]:
@@ -103,7 +103,7 @@ MOST_SHRUNK = 40
 class FuzzRun:
     """The results of a run by target and kernel family, and the cheapest case of each kind of failure on a target.
 
-    `few_bits` are the passing cases with too few bits equal to the rounding model. `ratios` are measured / predicted
+    `few_bits` are the passing cases in which too few bits match the rounding model. `ratios` are measured / predicted
     RMSE by kernel family. `kept` are the passing cases that had a new pair of features, `pairs` all of these pairs, and
     `smallest` the findings that were shrunk.
     """
@@ -233,7 +233,7 @@ def summary(run: FuzzRun) -> Iterator[str]:
     yield f"{run.cases} cases: {numbers}" + (" (interrupted)" if run.interrupted else "")
     yield from by_defect(sorted(known_defects(run).elements()))
     if run.few_bits:
-        yield f"{len(run.few_bits)} pass, but few of their bits equal the rounding model (--json lists them)"
+        yield f"{len(run.few_bits)} pass, but few of their bits match the rounding model (--json lists them)"
     for kind, on in run.findings:
         result, count = run.cheapest[kind, on].result, run.failures[kind, on]
         yield f"finding: {kind} on {on}, {count} case{'s' * (count > 1)}, such as {result.name}: {result.reason}"

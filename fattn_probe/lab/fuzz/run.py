@@ -1,7 +1,7 @@
 """The flow of `fattn-probe fuzz`: choose cases for the GPUs of an architecture, compile, judge, until the time is up.
 
 A kernel takes as long to compile as dozens of cases take to run. A lane therefore accepts a case with a new kernel only
-while compiling has used less than its share of the time, at the costs below; it leaves out other cases with new
+while compiling, at the costs below, has used less than its share of the time; it leaves out all others that need new
 kernels. The choice depends on the seed, the source and the devices, but not on the cache or the speed of the machine.
 """
 

@@ -40,8 +40,8 @@ FAILS = {"deterministic": OTHER_BITS}
 class FindingKind:
     """The kind of a failure: failures of the same kind probably have the same cause.
 
-    `known` is the known defect of llama.cpp, or empty; `family` the kernel's family; `what` is the simulator's word for
-    the fault and the function, or the fault of the output.
+    `known` is the known defect of llama.cpp, or empty; `family` the kernel's family; `what` is the simulator's name for
+    the fault, with the function, or the fault in the output.
     """
 
     status: str
@@ -173,7 +173,7 @@ def _numbers(settings: Settings) -> Iterator[Settings]:
 
 
 def _smaller(number: int) -> Iterator[int]:
-    """1, half of it, three quarters, one less."""
+    """1, half of the number, three quarters of it, one less."""
     yield from dict.fromkeys(n for n in (1, number // 2, 3 * number // 4, number - 1) if 1 <= n < number)
 
 

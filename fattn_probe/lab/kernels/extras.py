@@ -69,7 +69,7 @@ CPU = "cpu"
 
 
 def device_for(torch: ModuleType, target: Target) -> str:
-    """PyTorch's name for a target's GPU, `cuda:0`; `cpu` if that is not real. InputError if PyTorch sees none."""
+    """PyTorch's name for a target's GPU, `cuda:0`; `cpu` if it is simulated. InputError if PyTorch does not see it."""
     if target.engine != "cuda":
         return CPU
     if target.gpu >= torch.cuda.device_count():

@@ -29,7 +29,7 @@ Attend = Callable[[Arrays, Target, How], Attended]
 
 @dataclass(frozen=True)
 class Package:
-    """A kernel that accepts arrays; `off_gpu` says where it runs if not on simulated GPUs; otherwise empty."""
+    """A kernel that accepts arrays; `off_gpu` says where it runs without a real GPU, if not on a simulated one."""
 
     name: str
     attend: Attend

@@ -142,7 +142,7 @@ class Contest:
         )
 
     def outcome(self, question: Question, contender: Contender, target: Target) -> Outcome:
-        """The output of a contender; all contenders get the same question, which does not support huge ops."""
+        """The output of a contender; all contenders get the same question, which cannot contain a huge op."""
         if is_huge(question.case):
             return Unsupported("the op is too large to be computed in full")
         try:
@@ -171,7 +171,7 @@ COLUMNS = ("case\non", "kernel", "NMSE\nmax error", "by design", "bits")
 TIMED = ("time\ninterval", "TFLOP/s\nGB/s", "of the\nroofline")
 NUMBERS = frozenset(TIMED)
 DIGITS = 8
-"""Digits of an output's sha256 in the table: equal digits mean equal bits."""
+"""Digits of an output's sha256 in the table: the same digits mean the same bits."""
 
 
 def interval(seconds: Sequence[float]) -> tuple[float, float]:
@@ -218,7 +218,7 @@ def cells_of(row: ContenderRow, before: ContenderRow | None, *, timed: bool) -> 
 def notes(rows: Sequence[ContenderRow], contenders: Sequence[Contender | None], *, timed: bool) -> Iterator[Text]:
     """The meaning of the columns, and further commands."""
     if len({row.judgement.output for row in rows if row.judgement.output}) > 1:
-        yield Text("bits: the start of the output's sha256, equal for equal outputs", "dim")
+        yield Text("bits: the start of the output's sha256, the same for identical outputs", "dim")
     if timed:
         yield Text("time: the median and its 95 % interval; FLOP/s include the masked part", "dim")
         yield Text("roofline: of the GPU's tensor cores and memory, for a kernel that reads each operand once", "dim")

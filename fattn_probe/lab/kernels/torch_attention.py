@@ -80,7 +80,7 @@ def attend(backend: str, asked: Arrays, target: Target, how: How) -> Attended:
     except RuntimeError as error:
         reasons = [str(warning.message).partition(" (Triggered")[0] for warning in said] or [str(error).strip()]
         reason = " ".join(reasons).splitlines()[0]
-        raise InputError(f"torch's backend {backend} does not take this op on {device}: {reason}") from error
+        raise InputError(f"torch's backend {backend} does not accept this op on {device}: {reason}") from error
     return Attended(out.cpu().numpy(), seconds=seconds)
 
 

@@ -81,7 +81,7 @@ def profile_case(simulated: Session, measured: Session, case: Case, targets: Seq
                 path = session.options.simulation.counts
                 assert path is not None
                 counts = read_counts(path, launches)
-                path.unlink(missing_ok=True)  # because the next run appends to it
+                path.unlink(missing_ok=True)  # the next run would append to it
             else:
                 counts = under_ncu(session, inputs.file, target)
             formula = formula_traffic(case.op, launches)

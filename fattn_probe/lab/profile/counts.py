@@ -21,7 +21,7 @@ SECTOR = 32
 
 
 ROWS = tuple(row for row in csv.DictReader(Path(__file__).with_suffix(".csv").read_text("utf-8").splitlines()))
-"""The counts in the order of the table: `key` in JSON, `label`, and ncu's `metric`, empty if it follows from others."""
+"""The counts in the order of the table: `key` in JSON, `label`, and ncu's `metric`, empty for derived counts."""
 BY_ADDRESS = ("load_wavefronts", "ldmatrix_wavefronts", "store_wavefronts")
 """The wavefronts of shared memory that follow from the addresses alone."""
 
@@ -79,7 +79,7 @@ class Counts:
 class Profile:
     """All launches of a case or a program on one target; `problem` says why there are none.
 
-    `flops` are those of the op by its formula; None for a program. `division` is the origin of the occupancy that
+    `flops` are the op's operations by its formula; None for a program. `division` is the origin of the occupancy that
     determines the division of KV rows among blocks, None if occupancy plays no role.
     """
 
@@ -117,7 +117,7 @@ def matched(profiles: Sequence[Profile]) -> list[tuple[Counts | None, ...]]:
 TEMPORARY = "temporary"
 """The name for the kernels' own memory, apart from the op's tensors."""
 ACCESSES = ("load", "ldmatrix", "store")
-"""Accesses to shared memory in ncu's wavefronts and conflicts, which do not include cp.async and atomics."""
+"""Accesses to shared memory that ncu's wavefronts and conflicts include; cp.async and atomics are not among them."""
 
 
 def read_counts(path: Path, launches: Sequence[LaunchRecord]) -> tuple[Counts, ...]:

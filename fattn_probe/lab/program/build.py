@@ -165,7 +165,7 @@ PLACE = re.compile(r"^(?P<file>/.*?):(?P<line>\d+):\d+: ", re.MULTILINE)
 class Executable:
     """A compiled program, and the PTX in it that the simulator lacks, as `file:line: instruction`.
 
-    `kernels` are the places of their first statements, `file:line`. `source` is the program's path, as given.
+    `kernels` are the places of the kernels' first statements, `file:line`. `source` is the program's path, as given.
     """
 
     path: Path
@@ -318,7 +318,7 @@ def maker(target: Target, flavour: Flavour) -> Maker:
 
 
 def written(text: str, name: str, suffix: str) -> Path:
-    """The file of a generated program; equal texts have one file and are compiled once."""
+    """The file of a generated program; identical texts share one file and are compiled once."""
     file = f"{name}-{short(text, 12)}{suffix}"
 
     def write(folder: Path) -> None:
@@ -377,5 +377,5 @@ def warnings_of(program: Program, rewritten: dict[Path, Rewritten]) -> tuple[str
     ]
     counts = Counter(folder for folder, _ in places if folder is not None)
     own = [text for folder, text in places if folder is None]
-    libraries = [f"{it}: the simulator does not have {n} PTX instructions of its headers" for it, n in counts.items()]
+    libraries = [f"{it}: its headers have {n} PTX instructions that the simulator lacks" for it, n in counts.items()]
     return tuple(f"{text}; the program ends if it reaches one" for text in (*own, *libraries))

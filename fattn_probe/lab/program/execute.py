@@ -64,7 +64,7 @@ def execute(executable: Executable, target: Target, settings: ProgramSettings, s
         try:
             if settings.keeps_output:
                 done = run(argv, env=env, timeout=settings.timeout, failure=None)
-            else:  # on this terminal
+            else:  # the program writes to this terminal
                 code, seconds = run_attached(argv, env=env, timeout=settings.timeout)
                 done = Completed(tuple(map(str, argv)), code, "", "", seconds)
         except TimedOutError as error:
@@ -128,7 +128,7 @@ def finding_of(done: Completed, findings: Path) -> Finding | None:
 
 
 def within_kernel(found: Finding) -> Finding:
-    """The finding with the frames from its place out to the kernel, or to main(), without those around it."""
+    """The finding with only the frames from its place out to the kernel, or to main()."""
     kernel = short_kernel(found.kernel).partition("<")[0] if found.kernel else "main"
     functions = [short_function(frame.partition(" at ")[0]).partition("<")[0] for frame in found.frames]
     named = [place for place, function in enumerate(functions) if function in (kernel, "main")]

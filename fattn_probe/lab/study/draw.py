@@ -57,7 +57,7 @@ class TilePicture:
         if numbered:
             ends = ((label + cell * (place + 1) - 1, first) for place, (first, _) in enumerate(columns))
             marks += [Words(0, 0, "KV row"), *(Words(end, 0, str(first), end=True) for end, first in ends)]
-            said = f"numbers: order of the tiles; {ROSE} the maximum of a row rose, its sums are rescaled"
+            said = f"numbers: order of the tiles; {ROSE} the maximum of a row rose, so its sums are rescaled"
         else:
             marks += [Words(0, 0, "queries"), Words(label, 0, f"KV rows 0 to {columns[-1][1] - 1}")]
             size = f"{down} x {across} tiles" if down * across > 1 else "one tile"

@@ -1,7 +1,7 @@
 """Closed forms, from the papers, of the slow-memory elements that each algorithm reads and writes.
 
-The symbols are those of the papers, but N and d are split because queries and KV rows, K and V may differ in size: N_q
-queries, N_kv KV rows, d_k and d_v head sizes, T_r = ceil(N_q/B_r) and T_c = ceil(N_kv/B_c) tiles. The papers have no
+The symbols are those of the papers, but N and d are split: there are N_q queries and N_kv KV rows, and
+the head sizes are d_k and d_v. T_r = ceil(N_q/B_r) and T_c = ceil(N_kv/B_c) are numbers of tiles. The papers have no
 mask. Here each algorithm reads every element of the mask once: N_q N_kv.
 """
 
@@ -101,7 +101,7 @@ def flash_attention_1(s: FormulaSizes, B_c: int) -> Formula:
 
 
 def flash_attention_2(s: FormulaSizes, B_r: int) -> Formula:
-    """Algorithm 1 of FlashAttention-2, and that of FlashAttention-3: each tile of queries reads all of K and V."""
+    """Algorithm 1 of FlashAttention-2, and FlashAttention-3: each tile of queries reads all of K and V."""
     T_r = count(s.N_q, B_r)
     reads = (
         FormulaTerm("Q", "N_q d_k", s.N_q * s.d_k),

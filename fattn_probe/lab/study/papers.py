@@ -197,7 +197,7 @@ def softmax(S: F64, l: F64, m: F64, *, trace: Trace, i: slice, j: slice, worker:
 
 
 def split_kv(head: StudyHead, B_r: int, B_c: int, splits: int) -> StudyResult:
-    """FlashDecoding (Dao, Haziza, Massa and Sizov, "Flash-Decoding for long-context inference", 2023), its three steps.
+    """FlashDecoding's three steps (Dao, Haziza, Massa and Sizov, "Flash-Decoding for long-context inference", 2023).
 
     It helps when there are too few queries to occupy a GPU. llama.cpp's vec and tile kernels do the same: blocks take
     turns on the KV tiles (`parallel_blocks`), and `flash_attn_combine_results` adds the results.

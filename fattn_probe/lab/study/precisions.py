@@ -2,7 +2,7 @@
 
 It also repeats FlashAttention-3's table 3: the errors on data with outliers. The paper (arXiv 2407.08608, section
 4.3) gives the distribution and the RMSE. It does not give the sizes; they are taken from its previous section (4.2,
-table 2): 8448 rows, head size 128, no mask. Its RMSE of f16 includes the rounding of Q, K and V to f16, so the
+table 2): 8448 rows, head size 128, no mask. The paper's RMSE of f16 includes the rounding of Q, K and V to f16, so the
 reference uses the unrounded float32 numbers.
 """
 
@@ -106,7 +106,7 @@ SCHEMES: Mapping[str, Scheme] = {
     "fp8-no-rotation": Scheme(rotated=False),
     "fp8-float32-sums": Scheme(sums=in_float32),
 }
-"""FlashAttention-3 in FP8, each time without one of its parts, and with more accurate sums than on tensor cores."""
+"""FlashAttention-3 in FP8: complete, without one of its parts, or with more accurate sums than on tensor cores."""
 VARIANTS = ("f16-standard", "f16-flash", "fp8-standard", *SCHEMES)
 
 
@@ -169,7 +169,7 @@ def standard_rounded(head: StudyHead, operands: Operands, B_r: int, round_P: Rou
 
 
 def flash(head: StudyHead, operands: Operands, sizes: tuple[int, int], round_P: Round, sums: Sums) -> F64:
-    """FlashAttention-2 and 3 with tiles of B_r x B_c: the softmax is not rounded, P is, O stays in the accumulators.
+    """FlashAttention-2 and 3, tiles of B_r x B_c: the softmax is not rounded, but P is; O stays in the accumulators.
 
     O is kept in units of the scale of V's tile, which is part of the rescaling of O, so V's scales cost nothing.
     """
@@ -192,7 +192,7 @@ def flash(head: StudyHead, operands: Operands, sizes: tuple[int, int], round_P: 
 
 
 def _products(operands: tuple[ScaledBlocks, ScaledBlocks], i: slice, j: slice, sums: Sums) -> F64:
-    """Q K^T of a tile, with the scales of their blocks."""
+    """Q K^T of a tile, with the scales of the blocks of Q and K."""
     Q, K = operands
     nothing = np.zeros((i.stop - i.start, j.stop - j.start), np.float32)
     product = sums(Q.value[i], np.ascontiguousarray(K.value[j].T), nothing)

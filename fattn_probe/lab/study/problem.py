@@ -200,12 +200,12 @@ class RowState:
 
     @property
     def rescale(self) -> F64:
-        """e^(m_before - m): the factor on the earlier sums; 0 where there were none."""
+        """e^(m_before - m): the factor for the earlier sums; 0 for rows without earlier sums."""
         return exp_below(self.before, self.maximum)
 
     @property
     def rescaled(self) -> npt.NDArray[np.bool_]:
-        """The number of rows with earlier sums whose maximum rose: only these are really rescaled."""
+        """Marks the rows with earlier sums whose maximum rose: only these are really rescaled."""
         return np.isfinite(self.before) & (self.maximum > self.before)
 
 
@@ -214,8 +214,8 @@ class StudyStep:
     """One step on some queries and KV rows, and the slow-memory elements that it read and wrote.
 
     `what` is "tile" (a tile of scores joins the running softmax), "combine" (a part joins it), or the name of a step
-    that does not change the softmax. `worker` is the split or the CUDA block. `rows` are the queries, of `heads` when
-    several are computed at once. `visible` is False if the mask hides all of them.
+    that does not change the softmax. `worker` is the split or the CUDA block. `rows` are the queries, `heads` the heads
+    that are computed at once. `visible` is False if the mask hides all of these elements.
     """
 
     what: str
@@ -293,7 +293,7 @@ class StepRow:
     """A step; queries and KV rows are [first, last + 1). `maximum`, `total`, `rescale` belong to the tile's last query.
 
     `again` is the number of rows with earlier sums, `rose` the number of those whose maximum rose: only these are
-    really rescaled. All are None if the step does not change the softmax; `rescale` even if there was nothing to do.
+    really rescaled. All are None if the step does not change the softmax. `rescale` is None without earlier sums.
     """
 
     step: int

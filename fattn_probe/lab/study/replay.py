@@ -82,7 +82,7 @@ def replay_of_study(study: Study, lines: StepLines = MappingProxyType({})) -> Re
         masks=tuple(visible_shares(mask, head.n_kv, B_c, B_r, grid.iter_k)),
         verdict=about["words"],
         unit="elements",
-        caption="Steps in their order; a colour is a tile of queries, a number a KV tile.",
+        caption="Steps in order: each colour is a tile of queries, each number a KV tile.",
         notes=("Values between loads and stores are on chip: not counted. Numbers are those of a tile's last query.",),
     )
     return made if study.scheduled is None else _scheduled(made, study.scheduled)
@@ -102,7 +102,7 @@ def _values(step: StepRow) -> tuple[tuple[str, float], ...]:
 
 
 def _facts(steps: tuple[StepRow, ...], tiles: list[tuple[int, int]], grid: Grid, B_c: int) -> Facts:
-    """The division of tiles among workers, as of CUDA blocks."""
+    """The division of tiles among workers, in the form used for CUDA blocks."""
     done = sorted((step for step in steps if step.what == "tile"), key=lambda step: step.worker)
     blocks = []
     for worker, some in groupby(done, key=lambda step: step.worker):
@@ -113,7 +113,7 @@ def _facts(steps: tuple[StepRow, ...], tiles: list[tuple[int, int]], grid: Grid,
                 runs[-1] = replace(runs[-1], kb0_stop=kb0 + 1)
             else:
                 runs.append(TileWork(0, 0, 0, jt, kb0, kb0 + 1))
-        blocks.append(BlockWork(worker, (worker, 0, 0), 0, 0, tuple(runs)))  # no share beyond these
+        blocks.append(BlockWork(worker, (worker, 0, 0), 0, 0, tuple(runs)))  # a worker's share is only these
     choice = Choice("mma_f16", "", {}, {"nbatch_fa": B_c})
     return Facts({}, choice=choice, grid=grid, blocks=tuple(blocks))
 

@@ -37,7 +37,7 @@ def broken_rules(events: Sequence[Event], plan: WarpgroupPlan, *, complete: bool
     if plan.shared:  # with turns, only one warpgroup multiplies at a time
         products = sorted((event for event in events if event.unit == TENSOR_CORES), key=lambda event: event.start)
         pairs = pairwise(products)
-        found += [f"{_name(two)} runs beside {_name(one)}, out of turn" for one, two in pairs if two.start < one.end]
+        found += [f"{_name(two)} overlaps {_name(one)}, out of turn" for one, two in pairs if two.start < one.end]
     for what in READER:
         found += _buffers(events, plan, what)
     if not complete:
@@ -83,7 +83,7 @@ def _buffers(events: Sequence[Event], plan: WarpgroupPlan, what: str) -> Iterato
     for stage in range(plan.stages):
         for (old, reads), (new, _) in pairwise(use for use in uses if use[0].stage == stage):
             if new.start < old.end:
-                yield f"{_name(new)} and {_name(old)} are loaded into stage {stage} at once"
+                yield f"{_name(new)} and {_name(old)} are loaded into stage {stage} at the same time"
             for group in plan.groups:
                 last = next((read for read in reads if read.actor == actor(group)), None)
                 if last is None or last.end > new.start:

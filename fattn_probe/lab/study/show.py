@@ -56,7 +56,7 @@ KERNELS: Mapping[str, tuple[str, str]] = {
     "fixup": (MMA_F16.name, COMMON),
     "combine": (TILE.name, COMMON),
 }
-"""The family of a kernel (for a second kernel, that of the first), and its file in ggml-cuda/."""
+"""The family of a kernel (a second kernel has the family of the first), and its file in ggml-cuda/."""
 
 
 StepLines = Mapping[str, Mapping[str, str | None]]
@@ -79,7 +79,7 @@ def step_lines_of(tree: Tree) -> StepLines:
 
 
 def lines_table(steps: StepLines) -> Table:
-    """The steps with their lines; the fixup kernel adds the parts of mma blocks, combine those of other kernels."""
+    """The steps with their lines; `fixup` adds the parts of mma blocks, `combine` the parts of other kernels."""
     columns = {"mma": "fixup", "tile": "combine", "vec": "combine"}
     rows = (
         (step, *(places.get(name, places.get(after)) or "-" for name, after in columns.items()))

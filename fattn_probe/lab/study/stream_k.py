@@ -79,7 +79,7 @@ def heads_of_tile(group: int) -> int:
 def stream_k(op: OpArrays, launch: StudyLaunch, parts: Sequence[BlockPart] | None = None) -> StudyResult:
     """`flash_attn_ext_f16` and `flash_attn_stream_k_fixup_*` (ggml/src/ggml-cuda/fattn-mma-f16.cuh, fattn-common.cuh).
 
-    The idea is Osama et al., "Stream-K", 2023, arXiv 2301.03598. `parts` are those of some output tiles; None for all.
+    Idea: Osama et al., "Stream-K", 2023, arXiv 2301.03598. `parts` belong to some output tiles; None for all.
     The result has all heads: out (n_seq, n_head, n_q, hsv), lse (n_seq, n_head, n_q), with NaN in the other tiles.
     llama.cpp does not save L; it is computed here and not counted.
     """

@@ -61,7 +61,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Timeline:
-    """All events in order of their starts; `deadlock`: the signals that each stuck actor waits for."""
+    """All events in order of their start; `deadlock`: the signals that each stuck actor waits for."""
 
     events: tuple[Event, ...]
     deadlock: Mapping[str, tuple[str, ...]]
@@ -132,7 +132,7 @@ def simulate(programs: Mapping[str, Program]) -> Timeline:
 
 
 def _slot(actors: list[_Actor], slot: int, told: set[str]) -> list[Event]:
-    """Let every unit work for a slot; returns the events that end with it."""
+    """Let every unit work for one slot; returns the events that end with that slot."""
     ended: list[Event] = []
     for unit in sorted({unit for actor in actors for unit, works in actor.started.items() if works}):
         users = [(actor, actor.started[unit]) for actor in actors if actor.started.get(unit)]
@@ -168,7 +168,7 @@ EXPS = 16
 
 THREADS = 128
 REGISTERS = 65536 // THREADS
-"""Registers of an SM for one thread in each of its warpgroups, added up."""
+"""The limit for the registers per thread, added up over the warpgroups of an SM."""
 PRODUCER_REGISTERS = {1: 56, 2: 24}
 """A producer's registers, by number of consumers, in Dao-AILab/flash-attention (hopper/flash_fwd_kernel_sm90.h)."""
 
@@ -214,7 +214,7 @@ class WarpgroupPlan:
 def slots_of(B_r: int, d: int) -> tuple[int, int]:
     """The slots of a load and of a softmax on an H100 in f16, rounded to integers; the size of the KV tile cancels.
 
-    A warpgroup's product, 2 B_r B_c d operations, takes one slot; a load has 2 B_c d bytes, a softmax B_r B_c exp.
+    A warpgroup's product, 2 B_r B_c d operations, takes one slot; a load has 2 B_c d bytes, a softmax B_r B_c exps.
     """
     product = 2 * B_r * d / FLOPS
     return max(1, round(2 * d / L2_BYTES / product)), max(1, round(B_r / EXPS / product))

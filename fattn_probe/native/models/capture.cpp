@@ -12,7 +12,7 @@
 
 namespace {
 
-// Makes an allocation that exceeds the machine's memory fail, so that the process is not killed later when it uses it.
+// Makes allocations that exceed the machine's memory fail, so that the process is not killed when it uses them.
 void limit_memory(int64_t bytes) {
     if (bytes > 0) {
         const rlimit limit = {rlim_t(bytes), rlim_t(bytes)};

@@ -72,7 +72,7 @@ class Model {
     // The number of evaluations of the prompt.
     int prompt_steps() const { return (length() + chunk() - 1) / chunk(); }
 
-    // Evaluates the part of the prompts with this number.
+    // Evaluates one part of the prompts, counted from 0.
     void evaluate_prompt(int step) {
         const int first = step * chunk();
         const int count = std::min(chunk(), length() - first);

@@ -1,9 +1,9 @@
 // Many cases in one process, so that the GPU is set up once.
 //
-// The runner prints `fattn-runner: ready`, then reads lines `case.gguf<TAB>out.gguf` from standard input, perhaps with
-// `<TAB>selection.gguf`, and answers each with `fattn-runner: done` on standard output once out.gguf is written. Each
-// case has its own backend, so no CUDA graph or memory pool is reused; with `--keep`, all have one backend. A failing
-// case ends the process, as it would in its own process; with `--fork`, it ends only its child process (fork.h).
+// The runner prints `fattn-runner: ready`, then reads lines `case.gguf<TAB>out.gguf[<TAB>selection.gguf]` from standard
+// input, and answers each with `fattn-runner: done` on standard output once out.gguf is written. Each case has its own
+// backend, so no CUDA graph or memory pool is reused; with `--keep`, all share one backend. A failing case ends the
+// process, as it would in its own process; with `--fork`, it ends only its child process (fork.h).
 #pragma once
 
 #include "fork.h"

@@ -24,8 +24,8 @@ inline void limit_seconds(double limit) {
 }
 
 // Calls `run` in a child process with a mutant switched on (0: none). The child's output goes to standard error,
-// because standard output has this process's answers. Returns `ended`, the exit code (negative for a signal), and the
-// CPU time in seconds.
+// because standard output carries this process's answers. Returns `ended`, the exit code (negative for a signal), and
+// the CPU time in seconds.
 template <typename Run> std::string run_in_child(int mutant, double limit, const Run &run) {
     if (mutant != 0 && fattn_probe_switch_on == nullptr) {
         throw Error("--fork: this build has no switches for mutants");

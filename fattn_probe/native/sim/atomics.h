@@ -11,7 +11,7 @@ namespace simt {
 template <size_t bytes>
 using Bits = std::conditional_t<bytes == 2, uint16_t, std::conditional_t<bytes == 4, uint32_t, uint64_t>>;
 
-// Replaces a value by `operation(value)`; returns the old one.
+// Replaces a value with `operation(value)`; returns the old one.
 template <class T, class Operation> T atomic_update(T *address, Operation operation) {
     static_assert(sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8, "a type that a GPU can exchange");
     auto *bits = reinterpret_cast<Bits<sizeof(T)> *>(address);

@@ -13,7 +13,7 @@ namespace {
 // The layout is that of compiler-rt's ubsan_handlers.h.
 struct TypeDescriptor {
     uint16_t kind; // 0: an integer
-    uint16_t info; // bit 0: signed; above it, the logarithm of its bits
+    uint16_t info; // bit 0: signed; above it, log2 of the number of bits
     char name[1];  // "'int'"
 };
 struct SourceLocation {

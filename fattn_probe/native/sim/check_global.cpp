@@ -22,7 +22,7 @@
 
 namespace simt {
 
-// 16 16 bytes of global memory. Most are only read in a launch, by whole words, and need no other record.
+// 16 bytes of global memory. Most are only read in a launch, by whole words, and need no other record.
 struct alignas(8) Granule {
     uint16_t written; // the bytes that were ever written, a bit each
     uint16_t launch;  // the launch of `reader`
@@ -70,7 +70,7 @@ void set_slots(const GlobalShadow &shadow, GlobalShadow *value) {
     }
 }
 
-// Before a write, in a shared attempt.
+// Called before a write in a shared attempt: keeps the chunks that contain the memory.
 void keep_chunks(GlobalShadow &shadow, size_t start, size_t bytes) {
     constexpr size_t chunk = GlobalShadow::chunk;
     for (size_t i = start / chunk; i <= (start + bytes - 1) / chunk; i++) {

@@ -18,7 +18,7 @@ SIMT_IN_HOOK void see(const void *address, size_t bytes, simt::AccessKind kind) 
     simt::count_access(address, bytes, kind, __builtin_return_address(0));
 }
 SIMT_IN_HOOK void see_typed(const void *address, size_t bytes, simt::AccessKind kind) { see(address, bytes, kind); }
-template <class T> T *seen_load(T *address) { return address; } // of a loop that ends with an exchange: one instruction
+template <class T> T *seen_load(T *address) { return address; } // its loop, which ends with an exchange, counts once
 
 #else
 

@@ -17,8 +17,8 @@ void check_global(GlobalShadow &shadow, const char *address, size_t bytes, Acces
 void check_shared(const char *address, size_t bytes, AccessKind kind);
 
 // A write over another thread's or block's write is a race unless the values are equal: the running thread is about to
-// overwrite `bytes` bytes at `address`; if their values change, that is `finding`. This is known only after the write,
-// so it is checked when this thread writes next, or when another thread accesses memory.
+// overwrite `bytes` bytes at `address`; if this changes their values, `finding` is reported. This is known only after
+// the write, so it is checked when this thread writes next, or when another thread accesses memory.
 void note_overwrite(Finding finding, const char *address, size_t bytes);
 void settle_overwrite(bool write);
 

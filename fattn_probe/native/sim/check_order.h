@@ -2,11 +2,11 @@
 // operation that is done when this stream's next operation begins. Events and the host carry clocks from one stream to
 // another.
 //
-// A kernel of programmatic dependent launch may begin earlier: when each block of the kernel before it has called
+// With programmatic dependent launch, a kernel may begin earlier: when each block of the kernel before it has called
 // cudaTriggerProgrammaticLaunchCompletion() or has ended. The operations done by then are those done when a block of
 // that kernel triggered: all earlier ones if the thread had called cudaGridDependencySynchronize(), otherwise those
 // done when that kernel began. After the kernel's own wait, all earlier operations of its stream are done. An H100 acts
-// like this, even if the kernel in between never waits, or an operation in between is not a kernel (2026-11-25).
+// like this, even if the kernel before it never waits, or an earlier operation is not a kernel (2026-11-25).
 #pragma once
 
 #include "finding.h"
@@ -29,7 +29,7 @@ struct Operation {
 // The operations that are done when a given one begins.
 struct Done {
     bool all = true;
-    bool covers(uint16_t number) const; // asked only if not all are
+    bool covers(uint16_t number) const; // called only if `all` is false
     std::vector<uint32_t> last;         // the last one of each stream that is done
 };
 

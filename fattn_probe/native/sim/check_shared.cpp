@@ -37,7 +37,7 @@ struct Cell {
     Access read_elsewhere; // the last read by a different warp from that of `read`
 };
 
-// Shared memory by 16 bytes, by words and by bytes. A block's accesses are noted at the coarsest scale that each of
+// Shared memory in units of 16 bytes, words and bytes. A block's accesses are noted at the coarsest scale that each of
 // them fills: a cell records the accesses to all of its bytes; if it is parted, the cells of the next scale do so.
 struct Shadow {
     template <size_t size> struct Scale {

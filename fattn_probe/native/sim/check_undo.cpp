@@ -32,7 +32,7 @@ Kept &all() {
     return once;
 }
 
-// Copies by words of 8 bytes, because other threads may note reads of this memory meanwhile.
+// Copies in words of 8 bytes, because other threads may note reads of this memory meanwhile.
 std::vector<char> copy_of(const Part &part) {
     std::vector<char> copy(part.bytes);
     const auto *const words = static_cast<const uint64_t *>(part.start);

@@ -20,7 +20,7 @@ std::string name_block(uint32_t cell) {
 // The block that has accessed a word after this block's access, or `several`.
 uint32_t joined(uint32_t before) { return before == 0 || before >> 5 == this_block ? this_block : several; }
 
-// The cell's writer after a write: the last one. In a shared attempt no block is the last, so all count.
+// The cell's writer after a write: the last one. In a shared attempt no block is the last, so every writer counts.
 uint32_t written_by(uint32_t before, const GlobalAccess &access) {
     const bool keeps = attempt.shared ? before != 0 : before >> 5 == this_block;
     const bool atomic = access.atomic && (!keeps || (before & atomic_bit) != 0);

@@ -12,12 +12,12 @@
 namespace simt {
 
 constexpr uint32_t several = (1u << 27) - 1, atomic_bit = 16, all_bytes = 15;
-extern SIMT_THREAD_LOCAL uint32_t this_block; // counted from 1; 0: the launch has no other
+extern SIMT_THREAD_LOCAL uint32_t this_block; // counted from 1; 0 if the launch has only one
 
 // Accesses to a word by blocks of the running launch: the block's number (27 bits), whether it was atomic, and which of
 // the four bytes it touched; 0 is none.
 struct alignas(8) WordCell {
-    uint32_t writer; // the last block that wrote; in a shared attempt the one that did, or `several`
+    uint32_t writer; // the last block that wrote; in a shared attempt, the only one, or `several`
     uint32_t reader; // the block that read, or `several`
 };
 

@@ -21,7 +21,7 @@ namespace simt {
 namespace {
 
 constexpr uint16_t atomic_write = 1 << 15, thread_bits = 1023;
-constexpr uint16_t changing = 1 << 15; // of Thread::bytes: another host thread changes the writer
+constexpr uint16_t changing = 1 << 15; // of Thread::bytes: another host thread is changing the writer
 
 // A transfer that the host has not waited for.
 struct PendingTransfer {

@@ -28,7 +28,7 @@ struct Writer {
 void check_order(Writer *writers, const char *allocation, size_t start, size_t bytes, AccessKind kind,
                  const void *place);
 
-// A transfer begins. `writers_of` gives the writers of the allocation in which memory lies, and its start.
+// A transfer begins. `writers_of` returns the writers and the start of the allocation in which memory lies.
 struct Written {
     Writer *writers = nullptr;
     const char *allocation = nullptr;

@@ -5,7 +5,7 @@
 namespace simt {
 namespace {
 
-// Whether a side of a copy lies within its allocation, and the device can access it if that is the side's kind.
+// Whether a side of a copy lies within its allocation and, if it is the device's side, the device can access it.
 bool is_within(Span side, bool of_device) {
     if (side.start == nullptr || side.bytes == 0) {
         return side.bytes == 0;

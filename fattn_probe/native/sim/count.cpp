@@ -19,7 +19,7 @@
 namespace simt {
 namespace {
 
-// One lane's access; `to`: of a cp.async, its target in shared memory.
+// One lane's access; `to` is the target of a cp.async in shared memory.
 struct LaneAccess {
     const void *place;
     const char *address;
@@ -28,7 +28,7 @@ struct LaneAccess {
     MemoryOperation kind;
 };
 
-// The instruction that an access belongs to: its place, and the number of earlier accesses by the lane from there.
+// The instruction that an access belongs to: its place, and the number of the lane's earlier accesses from that place.
 struct Identity {
     const void *place;
     uint32_t before;
@@ -40,7 +40,7 @@ struct HashOfIdentity {
     }
 };
 
-// The instructions of a warp since its lanes were together.
+// The instructions of a warp since its lanes were last together.
 struct WarpInstructions {
     std::vector<WarpInstruction> all;
     std::unordered_map<Identity, size_t, HashOfIdentity> places;
@@ -127,8 +127,8 @@ void add_lane(WarpAccess &access, uint32_t lane, const char *address, uint32_t b
     access.addresses[lane] = device_address(address);
 }
 
-// The values in a lane's registers: the shared memory that it has loaded since its last write to any, and the loading
-// instructions. Unlike g++, nvcc knows that a store to global memory does not change shared memory.
+// The values in a lane's registers: what it has loaded from shared memory since its last write there, and the
+// instructions that loaded it. Unlike g++, nvcc knows that a store to global memory does not change shared memory.
 class Loaded {
   public:
     // The latest instructions before this one that have loaded these bytes.

@@ -24,7 +24,7 @@ struct WarpInstruction {
     WarpAccess target; // of a cp.async
 };
 
-// Splits each copy of a structure into several instructions, by pieces_of().
+// Splits each copy of a structure into several instructions, with pieces_of().
 void split(std::vector<WarpInstruction> &instructions);
 
 // The number of the basic block of each instruction, as nvcc makes them, from their places in the code alone.

@@ -11,7 +11,7 @@ namespace simt {
 constexpr uint32_t sector_bytes = 32;
 
 // A load or a store: each of `lanes` accesses `bytes` at its address. A GPU's instruction has 1, 2, 4, 8 or 16 bytes,
-// as the functions below expect; a copy of a structure has any number before pieces_of.
+// as the functions below expect; a copy of a structure has any number until pieces_of splits it.
 struct WarpAccess {
     uint32_t bytes = 0;
     LaneMask lanes = 0;

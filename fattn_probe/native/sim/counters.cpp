@@ -1,4 +1,4 @@
-// Writes the counters of what was executed (gcov's) after each case: a later case may end the process with a signal.
+// Writes gcov's counters of executed code after each case, because a later case may end the process with a signal.
 extern "C" {
 void __gcov_dump();
 void __gcov_reset();

@@ -78,7 +78,7 @@ cudaDeviceProp read_properties() {
 }
 
 // Reads lines of "registers shared local name value value ...". The name "#" is not a kernel: its values are the origin
-// of the lines after it. So a simulator without origins, in a build of an older fattn-probe, can read the file too.
+// of the lines after it. So the simulator of an older fattn-probe, which knows no origins, can read the file too.
 std::map<std::string, Resources> read_resources() {
     std::map<std::string, Resources> table;
     std::ifstream file(environment().resources);

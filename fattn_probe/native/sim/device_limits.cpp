@@ -16,7 +16,7 @@ namespace {
 
 std::mutex mutex;
 
-// By signature, whose address identifies the kernel; "" for a kernel that an untyped pointer named.
+// By signature, whose address identifies the kernel; "" for a kernel named by an untyped pointer.
 std::map<const char *, size_t> &raised_limits() {
     static std::map<const char *, size_t> once;
     return once;

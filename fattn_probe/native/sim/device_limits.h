@@ -26,8 +26,7 @@ struct Refusal {
 };
 Refusal check_limits(const Launch &launch);
 
-// Called once the declarations of static shared memory are passed: reports a size that ptxas or the driver would
-// refuse.
+// Called after the declarations of static shared memory have run: reports a size that ptxas or the driver would refuse.
 void check_static_shared(const Launch &launch, size_t static_bytes);
 
 } // namespace simt

@@ -35,7 +35,7 @@ std::string json_frames(const Stack &stack) {
     return "[" + frames + "]";
 }
 
-// A message on an AMD GPU uses HIP's names of functions and errors, which differ from CUDA's only in the prefix.
+// A message on an AMD GPU uses HIP's names for functions and errors, which differ from CUDA's only in the prefix.
 std::string named_for_gpu(std::string message) {
     for (size_t at = message.find("cuda"); !environment().gfx.empty() && at != std::string::npos;
          at = message.find("cuda", at + 1)) {

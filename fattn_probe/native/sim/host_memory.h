@@ -68,7 +68,7 @@ bool free_in_heap(void *start);               // whether it is a live block
 HeapBlock heap_block_at(const char *address); // the block that contains an address or is next to it
 std::string name_heap_byte(const HeapBlock &block, const char *address); // "at byte 44 of a block of ..."
 
-// Whether an address is in memory that the host can access and a GPU cannot; not in a module, which has constants.
+// Whether an address is in memory that the host can access and a GPU cannot; false in a module, which has constants.
 bool is_host_memory(const void *address);
 
 // The kind of a faulting access: "use-after-free" (also for memory given back to a pool) or "out-of-bounds".

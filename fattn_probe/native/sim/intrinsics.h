@@ -168,7 +168,7 @@ inline float __fadd_rn(float a, float b) {
     return sum;
 }
 
-// min and max of mixed types, as CUDA's overloads for device code.
+// min and max of mixed types, like CUDA's overloads for device code.
 #undef min
 #undef max
 template <class A, class B> constexpr std::common_type_t<A, B> min(A a, B b) {

@@ -305,7 +305,7 @@ cudaError_t execute(const Launch &launch) {
         checker.launch_done(selection == nullptr && focus.block < 0);
         count_launch(order);
         if (environment().program && learn_static(launch.kernel, static_shared) && records) {
-            record(launch, order); // again, now that it is known
+            record(launch, order); // again, now that the static shared memory is known
         }
         flush_prints();
     }

@@ -39,7 +39,7 @@ float tanf(float x);
 float sqrtf(float x);
 float rsqrtf(float x);
 inline float frcp_rn(float x) {
-    return 1.0f / x; // __frcp_rn is IEEE's, whatever the flags
+    return 1.0f / x; // __frcp_rn rounds as in IEEE 754, whatever the flags
 }
 inline float fdividef(float x, float y) { return x * rcp_approx(y); }
 

@@ -1,4 +1,4 @@
-// Faults behind switches (fattn_probe/lab/detect/mutants.py), of which one may be on. A run without a fault records the
+// Faults behind switches (fattn_probe/lab/detect/mutants.py); at most one is on. A run without a fault records the
 // faults that it reaches, and those that would have changed a value.
 //
 // Only kernels of a build with such faults include this (build/flags.py); no other build has a switch.
@@ -54,8 +54,8 @@ template <typename T, std::enable_if_t<std::is_same<T, float>::value, int> = 0> 
     return float_of_half(half_of_float(value));
 }
 
-// When a process without a mutant ends, writes those that it reached to the file FATTN_PROBE_REACHED: `7 1` changed a
-// value, `7 0` did not.
+// When a process without a mutant ends, writes the mutants that it reached to the file FATTN_PROBE_REACHED: `7 1`
+// changed a value, `7 0` did not.
 struct Reached {
     ~Reached() {
         const char *path = active_mutant == 0 ? std::getenv("FATTN_PROBE_REACHED") : nullptr;

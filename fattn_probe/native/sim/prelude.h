@@ -113,7 +113,7 @@ using simt::gridDim;
 #define __AMDGCN_WAVEFRONT_SIZE SIMT_WARP
 #if defined(SIMT_GFX)
 #define __HIP_PLATFORM_AMD__ 1
-#if defined(__ARM_NEON) // as ggml-impl.h; it uses the two types that are macros from here on
+#if defined(__ARM_NEON) // included here because it uses two types that are macros from here on
 #include <arm_neon.h>
 #endif
 #define _Float16 __half

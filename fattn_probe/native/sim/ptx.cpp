@@ -20,7 +20,7 @@ typedef uint16_t Halves __attribute__((vector_size(16)));
 Halves low(Halves a, Halves b) { return __builtin_shuffle(a, b, Halves{0, 8, 1, 9, 2, 10, 3, 11}); }
 Halves high(Halves a, Halves b) { return __builtin_shuffle(a, b, Halves{4, 12, 5, 13, 6, 14, 7, 15}); }
 
-// 8x8 halves: out[8 * column + row] is rows[row][column]. Interleaving rows that are four apart, three times over.
+// 8x8 halves: out[8 * column + row] is rows[row][column]. Interleaves rows that are four apart, three times.
 void transpose(const uint16_t (&rows)[8][8], uint16_t *out) {
     Halves line[8], next[8];
     memcpy(line, rows, sizeof(line));

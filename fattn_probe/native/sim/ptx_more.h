@@ -8,7 +8,7 @@
 namespace simt {
 namespace ptx {
 
-// C and D in separate registers: runs the instruction with one set of registers for both on a copy.
+// C and D in separate registers: runs the instruction that has the same registers for both, on a copy of C.
 template <class D, class A, class B, class C>
 SIMT_PART void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
                                                                  const A &a2, const A &a3, const B &b0, const B &b1,

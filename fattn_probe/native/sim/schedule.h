@@ -12,7 +12,7 @@ enum class Order : uint8_t {
     last_first, // the last warp first, from lane 0 to 31
 };
 
-constexpr int schedules = 4; // then again, with other random numbers
+constexpr int schedules = 4; // then again, with different random numbers
 
 constexpr Order order_of(uint64_t seed) {
     constexpr Order orders[schedules] = {Order::random, Order::one_ahead, Order::last_first, Order::random};

@@ -11,8 +11,8 @@
 
 namespace simt {
 
-// Reports a shuffle that reads a lane which does not take part, so that the value is undefined: it does not exist in
-// this block, has returned, or is not in the mask. Returns only for a scout, whose other lanes do not run.
+// Reports a shuffle that reads a lane which does not take part, and whose value is undefined: the lane does not exist
+// in this block, has returned, or is not in the mask. Returns only for a scout, whose other lanes do not run.
 void report_missing_lane(const char *instruction, int lane);
 
 // The value of `value` in lane `source(lane)`, copied word by word.
@@ -73,7 +73,7 @@ SIMT_UNCHECKED T butterfly(LaneMask mask, T value, int offset, int width, Operat
         for (int step = offset; step > 0; step >>= 1) {
             count_instruction(Instruction::shuffle, (sizeof(T) + 3) / 4);
             const int half = 1 << (31 - __builtin_clz(static_cast<unsigned>(step)));
-            const int read = step < width ? step : 0; // by the lower lane of a pair: it reads no later group
+            const int read = step < width ? step : 0; // by a pair's lower lane, which reads no later group
             for (int first = 0; first < warp_size; first += 2 * half) {
                 for (int lane = first; lane < first + half; lane++) {
                     const T low = values[lane], high = values[lane ^ step], seen = values[lane ^ read];

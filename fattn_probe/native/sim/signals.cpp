@@ -128,7 +128,7 @@ bool are_of_one_module(const void *a, const void *b) {
     return dladdr(a, &first) != 0 && dladdr(b, &second) != 0 && first.dli_fbase == second.dli_fbase;
 }
 
-// Whether a library function may continue that needs more stack than the kernel has left, usually for a report. The
+// Whether a library function, usually called for a report, may continue if it needs more stack than is left. The
 // function may hold a lock that the report of an overflow needs, so it gets some room, once.
 bool can_go_on(const void *pc, const void *address) {
     const bool of_kernel = are_of_one_module(pc, reinterpret_cast<const void *>(worker->launch->run));

@@ -1,4 +1,4 @@
-// The streams and events of a program: a handle that was never created, or is destroyed, is refused as in CUDA.
+// The streams and events of a program: a handle that was never created, or was destroyed, is refused as in CUDA.
 // Everything is synchronous, so their order matters only to the checker (check_order.h).
 #pragma once
 

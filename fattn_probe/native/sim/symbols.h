@@ -14,7 +14,7 @@ void add_guard(const void *start, size_t bytes);
 
 enum class SymbolAccess { elsewhere, near_by, within };
 
-// An access relative to the variables; an access to a guard is reported. Near by: on a page with a variable or a guard.
+// Where an access lies; an access to a guard is reported. `near_by`: on a page with a variable or a guard.
 SymbolAccess check_symbols(const char *address, size_t bytes);
 
 } // namespace simt

@@ -25,7 +25,7 @@ Factors factors_of_halves(const uint16_t *halves) {
     return {floats_of(packed), as<Floats>((bits & 0x7FFF) == 0 ? Ints{} : field)};
 }
 
-// The operands of `rows` x 8 results: a[row][k], and b[k][column] in one vector a k.
+// The operands of `rows` x 8 results: a[row][k], and b[k][column] with one vector for each k.
 struct Operands {
     Floats a[16][2], a_power[16][2];
     Floats b[16], b_power[16];
@@ -38,7 +38,7 @@ struct Operands {
         a_power[row][k / 8] = factors.power;
         note(factors.power);
     }
-    // `count` rows of B, k and on: element i of `halves[column]` is row k + i of that column.
+    // `count` rows of B, from k on: element i of `halves[column]` is row k + i of that column.
     void set_b(int k, int count, const uint16_t (*halves)[8]) {
         for (int i = 0; i < count; i++) {
             uint16_t row[columns];

@@ -8,7 +8,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-// GCC warns of the undefined source of its own intrinsics.
+// GCC warns about the undefined operands of its own intrinsics.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 
@@ -139,7 +139,7 @@ SIMT_AVX512_INLINE __m512 add_group(const Operands<K> &operands, int column, int
     const __m512i sums = _mm512_cvtepi8_epi32(largest);
     const __mmask16 no_product = _mm512_cmplt_epi32_mask(sums, _mm512_setzero_si512());
     const __m512i c_exponent = _mm512_and_si512(_mm512_castps_si512(c), _mm512_set1_epi32(0x7F800000));
-    // Two f16 exponent fields and 97 are the f32 exponent field of the product of the two powers.
+    // Two f16 exponent fields plus 97 make the f32 exponent field of the product of the two powers.
     const __m512i product = _mm512_slli_epi32(_mm512_add_epi32(sums, _mm512_set1_epi32(127 - 30)), 23);
     const __m512i exponent = _mm512_max_epi32(product, c_exponent);
     const __m512i shift = _mm512_sub_epi32(_mm512_mask_mov_epi32(exponent, no_product, _mm512_set1_epi32(127 << 23)),

@@ -29,7 +29,7 @@ struct Fiber {
     Wait wait = Wait::none;
     Warp *warp = nullptr;
     char *stack_top = nullptr;
-    // Running ahead: instructions passed that are yet to be executed, and where the next address of a load goes.
+    // Running ahead: the instructions passed but not yet executed, and where the next address of a load goes.
     Ahead ahead = Ahead::off;
     uint32_t passed = 0;
     const void **next_address = nullptr;
@@ -41,7 +41,7 @@ struct Fiber {
     uint32_t printed = 0;    // calls of printf
     uint32_t copy_group = 0; // groups of cp.async that it has committed
     uint32_t branches = 0;   // see branch()
-    bool waited = false;     // for what its kernel depends on, by cudaGridDependencySynchronize()
+    bool waited = false;     // with cudaGridDependencySynchronize(), for what its kernel depends on
     // For the checker: an address in the code just after the warp instruction that it executes.
     const void *site = nullptr;
 

@@ -30,7 +30,7 @@ struct Groups;
 struct Warp {
     uint32_t index = 0;
     LaneMask existing = 0; // lanes that the block's size gives this warp
-    LaneMask alive = 0;    // of these, not yet returned
+    LaneMask alive = 0;    // those of them that have not returned
     LaneMask runnable = 0;
     LaneMask converging = 0; // wait in __activemask()
     bool nobody_returned = true;

@@ -1,6 +1,6 @@
 // A copy of a vector: `((int4 *) to)[i] = ((const int4 *) from)[i]`; the rewriter adds SIMT_WHOLE to both sides. A GPU
-// copies the vector at once, and stops if it is misaligned. g++ may copy components, so that the processor would not
-// detect a misalignment, and each would call the checker; with this macro, g++ copies the vector at once too.
+// copies the vector in one access, and stops if it is misaligned. g++ may copy single components; then the processor
+// detects no misalignment, and each component calls the checker. With this macro, g++ also makes only one access.
 #pragma once
 
 #include <type_traits>

@@ -196,8 +196,8 @@ uint64_t Worker::random() { // splitmix64
     return z ^ z >> 31;
 }
 
-// The next lower lane of this warp that can run, or else this warp's highest such lane, or else that of the next warp
-// with one.
+// The next lower lane of this warp that can run, or else this warp's highest such lane, or else the highest of the
+// next warp that has one.
 //
 // Between two warp instructions the lanes run from the last to the first. Kernels that leave out a __syncwarp() rely on
 // lanes in lockstep, mostly where all lanes write and then only lane 0 (quantize_q8_1_to_shared with head size 64
@@ -426,7 +426,7 @@ void Worker::release_block() {
 
 namespace {
 
-// A GPU pairs barriers at different places, so threads pass that should have waited. llama.cpp's mma kernel used
+// A GPU pairs barriers at different places, so threads that should have waited pass. llama.cpp's mma kernel used
 // this on purpose (until b8672 at least), so only the checker reports it.
 void check_place([[maybe_unused]] Block &block, [[maybe_unused]] const char *file, [[maybe_unused]] int line) {
 #if defined(SIMT_CHECK)

@@ -35,8 +35,8 @@ struct PendingCopy {
     void *to;
     const void *from;
     size_t bytes;
-    size_t read;    // of them; the others become 0
-    uint32_t group; // the thread's commits before it
+    size_t read;    // the bytes to read; the others become 0
+    uint32_t group; // the thread's commits before this copy
 };
 
 struct StaticVariable {
@@ -122,7 +122,7 @@ class Worker {
     [[noreturn]] void report_from(Fiber *fiber, Finding finding);
 
     Fiber *fibers_ = nullptr;
-    const Finding *doomed_ = nullptr; // what the fiber switched to has to report
+    const Finding *doomed_ = nullptr; // the finding that the fiber switched to has to report
     uint32_t faulty_thread_ = max_threads;
     std::string fault_; // of that thread, as JSON
     char *stacks_ = nullptr;

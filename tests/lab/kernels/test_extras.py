@@ -162,7 +162,7 @@ def test_every_backend_that_is_there_is_within_the_rounding_of_its_output(proble
 @needs("torch", extra="torch")
 def test_a_backend_that_does_not_take_an_op_says_why():
     problem = case(1, 1, 1, 16, 16, 64, 32)
-    with pytest.raises(InputError, match=r"torch's backend flash does not take this op on .*: .*dimension"):
+    with pytest.raises(InputError, match=r"torch's backend flash does not accept this op on .*: .*dimension"):
         attend("flash", problem.arrays, target=CPU, how=How())
 
 

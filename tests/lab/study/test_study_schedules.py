@@ -103,7 +103,7 @@ PLAN = WarpgroupPlan(6, 2, "both")
         (+4, {"actor": "WG2", "what": "P", "tile": 1}, "PV1 of WG2 starts before P1 of WG2 is done"),
         (-2, {"actor": "WG1", "what": "P", "tile": 2}, "P2 of WG1 starts before S2 of WG1 is done"),
         (+9, {"actor": "WG1", "what": "PV", "tile": 1}, "PV2 of WG1 starts before PV1 of WG1 is done"),
-        (+1, {"actor": "WG1", "what": "PV", "tile": 1}, "runs beside PV1 of WG1, out of turn"),
+        (+1, {"actor": "WG1", "what": "PV", "tile": 1}, "overlaps PV1 of WG1, out of turn"),
     ],
 )
 def test_a_broken_schedule_is_refused(by, which, message):

@@ -29,7 +29,7 @@ template <typename KV> struct attention {
     int hsk, hsv;                            // the head sizes of Q and K, and of V and O
     strides of_Q, of_K, of_V, of_mask, of_O; // a mask for all heads or sequences has strides of 0
     float scale;
-    bool causal; // query i sees exactly the rows j <= i + n_kv - n_q; a mask, if there is one, says the same
+    bool causal; // query i sees exactly the rows j <= i + n_kv - n_q; a mask, if there is one, hides the others
 
     // The first element of a row.
     __host__ __device__ const float *q(int s, int h, int i) const { return Q + at(of_Q, s, h, i); }

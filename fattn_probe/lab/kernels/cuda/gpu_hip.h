@@ -1,4 +1,4 @@
-// The parts of CUDA that these kernels use, by the names that HIP gives them.
+// The parts of CUDA that these kernels use, under HIP's names for them.
 #pragma once
 
 #include <hip/hip_bf16.h>

@@ -7,7 +7,7 @@ constexpr int TILED_ROWS = 16; // query rows of a block
 constexpr int TILED_LANES = 8; // threads of a query row: each has some of a tile's logits, and some of its sums
 constexpr int TILED_THREADS = TILED_ROWS * TILED_LANES;
 
-template <int D> constexpr int TILED_KEYS = D > 128 ? 16 : 32; // KV rows of a tile, so that all fits in 48 KB
+template <int D> constexpr int TILED_KEYS = D > 128 ? 16 : 32; // KV rows of a tile, so that everything fits in 48 KB
 
 // A row of K in shared memory is two elements longer: the lanes of a query read neighbouring rows from different banks.
 template <int D> constexpr int K_PITCH = D + 2;
@@ -40,7 +40,7 @@ template <int D, typename KV> __device__ void multiply_QK(float *logit, const fl
     }
 }
 
-// Rescale this thread's sums (channels lane, lane + TILED_LANES, ...), and add the weighted rows of V to these.
+// Rescale this thread's sums (channels lane, lane + TILED_LANES, ...), and add the weighted rows of V to them.
 template <int D, typename KV>
 __device__ void multiply_PV(float *sum, float rescale, const float *p, const KV *V_tile, int lane) {
     constexpr int OWN = D / TILED_LANES;

@@ -41,8 +41,8 @@ inline Doubles floor_of(Doubles values) { // below 2^51
     return near > values ? near - 1.0 : near;
 }
 
-// The end of a fused sum: `sum` of products in units of 2^(exponent - 24), and c are aligned to the larger exponent and
-// rounded down, c to 24 bits after the point and the sum to 31. The result is rounded to nearest.
+// The end of a fused sum: `sum` (of products, in units of 2^(exponent - 24)) and c are aligned to the larger exponent
+// and rounded down, c to 24 bits after the point and the sum to 31. The result is rounded to nearest.
 inline HalfOfFloats add_aligned(HalfOfInts sum, HalfOfInts exponent, HalfOfFloats c, HalfOfInts c_exponent) {
     const HalfOfInts most = larger(exponent, c_exponent);
     const Doubles products = floor_of(convert<Doubles>(sum) * power_of_two(exponent - most + 7));

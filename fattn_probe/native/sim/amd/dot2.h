@@ -35,7 +35,7 @@ inline float dot2(uint16_t a0, uint16_t b0, uint16_t a1, uint16_t b1, float sum)
 }
 #else
 // Follows the pseudocode of AMD's guides and rounds each operation; this GPU's actual rounding is not published. A
-// denormal sum becomes 0, before and after, in any mode of the kernel (LLVM, SIISelLowering.cpp).
+// denormal sum becomes 0, both before and after the operation, in any mode of the kernel (LLVM, SIISelLowering.cpp).
 inline float dot2(uint16_t a0, uint16_t b0, uint16_t a1, uint16_t b1, float sum) {
     const auto without_denormal = [](float value) { return std::fabs(value) < 0x1p-126f ? 0.0f : value; };
     const float first = std::fma(float_of_half(a0), float_of_half(b0), without_denormal(sum));

@@ -1,4 +1,4 @@
-// AMD's instructions for one lane, by the names that llama.cpp uses: clang's built-in functions and inline assembly.
+// AMD's instructions for one lane, under the names that llama.cpp uses: clang's built-in functions and inline assembly.
 // Semantics: AMD's instruction set guides.
 #pragma once
 

@@ -20,7 +20,7 @@ template <> struct Part<Doubles> {
     static constexpr int count = 2;
 };
 
-// Rounds to f32 to odd, so that rounding to f16 afterwards equals rounding once (half_of_double()).
+// Rounds to f32 with rounding to odd, so that rounding to f16 afterwards equals rounding once (half_of_double()).
 inline Floats rounded_to_odd(Ints total) {
     const Floats near = convert<Floats>(total);
     const Ints bits = as<Ints>(near), error = total - convert<Ints>(near); // an integer below 2^30

@@ -31,15 +31,15 @@ inline Units<Integers> add_units(const Reals (&terms)[2], const Integers (&expon
     return {total, grid};
 }
 
-// The largest integer that is not larger than the value, which has at most as many bits as `Reals` can hold.
+// The largest integer that does not exceed the value; it has at most as many bits as `Reals` can hold.
 template <class Integers, class Reals> inline Integers floor_of(Reals value) {
     const auto cut = convert<Integers>(value);
     return mask<Integers>(convert<Reals>(cut) > value) ? Integers(cut - 1) : cut;
 }
 
 // RDNA4 rounds down: the products of a pair to the larger of their grids, their sum and c to the largest grid of all. A
-// negative c that is less than a unit counts as none, unless the grid is at most 2^least, the least exponent that c
-// has.
+// negative c smaller than a unit counts as 0, not as -1 unit, unless the grid is at most 2^least, the least exponent of
+// c.
 template <class Integers, class Reals, int count>
 inline Units<Integers> add_pairs(const Reals (&terms)[count], const Integers (&exponents)[count], Reals c,
                                  Integers c_exponent, int least) {

@@ -1,4 +1,4 @@
-// f16 for device code compiled as C++: CUDA's names and semantics (CUDA Math API, "Half Precision"), on the host's own
+// f16 for device code compiled as C++: CUDA's names and semantics (CUDA Math API, "Half Precision"), using the host's
 // conversion instructions. Every operation rounds once. An added product is fused with the sum, as ptxas fuses it.
 #pragma once
 
@@ -33,7 +33,7 @@ struct __half {
     operator float() const { return simt::float_of_half(bits); }
 #if defined(SIMT_COUNT)
     // For a class that is copied as bytes, g++ compiles a stored `condition ? this : that` as two stores, one per
-    // outcome. nvcc has one store.
+    // outcome. nvcc emits one store.
     __half(const __half &other) = default;
     __half &operator=(const __half &other) {
         bits = other.bits;

@@ -1,2 +1,2 @@
-// Upstream includes this header; the attention kernels use nothing of it.
+// Upstream includes this header; the attention kernels use nothing from it.
 #pragma once

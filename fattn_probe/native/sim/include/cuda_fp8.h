@@ -26,7 +26,7 @@ template <int fraction, int least> uint8_t fp8_code(double value, double largest
     if (std::isnan(value)) {
         return 0x7F;
     }
-    // The next code of E4M3 is a NaN, which a tie does not reach: 448 is even. E5M2's is infinity, which it reaches.
+    // E4M3's next code is NaN, which no tie reaches, because 448 is even. E5M2's is infinity, which a tie reaches.
     if (size > largest + half_step || (fraction == 2 && size == largest + half_step)) {
         return sign | static_cast<uint8_t>(saturation == __NV_SATFINITE ? largest_code : largest_code + 1);
     }

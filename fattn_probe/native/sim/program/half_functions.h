@@ -114,7 +114,7 @@ inline __nv_bfloat162 __hfma2(const __nv_bfloat162 &a, const __nv_bfloat162 &b, 
 inline __nv_bfloat16 &operator+=(__nv_bfloat16 &a, const __nv_bfloat16 &b) { return a = __hadd(a, b); }
 inline __nv_bfloat16 &operator*=(__nv_bfloat16 &a, const __nv_bfloat16 &b) { return a = __hmul(a, b); }
 
-// The larger and the smaller, or a NaN if either is a NaN; a fused product and sum, or 0 if it is negative.
+// The larger or the smaller number, or a NaN if either is a NaN; a fused multiply-add, or 0 if that is negative.
 #define SIMT_PAIRS(type, pair)                                                                                         \
     inline type __hmax_nan(const type &a, const type &b) {                                                             \
         return float(a) != float(a) ? a : float(b) != float(b) ? b : __hmax(a, b);                                     \

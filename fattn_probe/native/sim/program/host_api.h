@@ -25,8 +25,8 @@ cudaError_t launch_by_name(void (*kernel)(Parameters...), dim3 grid, dim3 block,
     return launch_unpacked(kernel, grid, block, arguments, shared, stream, std::index_sequence_for<Parameters...>());
 }
 
-// cudaOccupancyMaxPotentialBlockSize: the block of whole warps that puts most threads on an SM; the largest such block.
-// The registers of a program's kernels are not known here, so a GPU's answer may be smaller.
+// cudaOccupancyMaxPotentialBlockSize: the block of whole warps that puts the most threads on an SM; the largest such
+// block. The registers of a program's kernels are not known here, so a GPU's answer may be smaller.
 template <class... Parameters>
 cudaError_t best_block_size(int *blocks, int *block_size, void (*kernel)(Parameters...), size_t shared = 0,
                             int limit = 0) {

@@ -1,5 +1,5 @@
-// new, malloc, delete and free in kernels: the rewriter puts `new (simt::in_kernel) T` for `new T`, and functions of
-// namespace simt for the other three.
+// new, malloc, delete and free in kernels: the rewriter replaces `new T` with `new (simt::in_kernel) T`, and the
+// other three with functions of namespace simt.
 #pragma once
 
 #include <cstddef>

@@ -22,7 +22,7 @@ inline constexpr int warpSize = simt::warp_size;
 
 #define __brkpt() __trap()
 
-#if defined(SIMT_CHECK) // where g++ reverses the order of variables, these follow the first ones
+#if defined(SIMT_CHECK) // guards that follow the first variables if g++ reverses their order
 SIMT_GUARD_MEMORY(, behind_all)
 SIMT_GUARD_MEMORY(static, behind_static)
 SIMT_INITIALISED_GUARD_MEMORY(, behind_all)

@@ -7,8 +7,8 @@ namespace simt {
 // Keeps the text until the launch ends; in host code it is printf.
 [[gnu::format(printf, 1, 2)]] int print(const char *format, ...);
 
-// Writes the kernels' output to stdout: by block, warp, the number of the thread's printf, and lane. So lanes of a warp
-// that print at the same place print in order, as on a GPU; the order of blocks is undefined there.
+// Writes the kernels' output to stdout, sorted by block, warp, number of the thread's printf, and lane. So lanes of a
+// warp that print at the same place print in order, as on a GPU; the order of blocks is undefined there.
 void flush_prints();
 // Discards the output of a launch that runs again.
 void forget_prints();

@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdlib>
 
-#undef cudaMallocAsync // names of CUDA's headers for their templates
+#undef cudaMallocAsync // CUDA's headers use these names for templates
 #undef cudaEventRecordWithFlags
 
 namespace {

@@ -1,7 +1,7 @@
 // The host's part: devices, memory, launches, findings. A dry run needs only this. It is the same for all GPUs and
 // flavours.
 //
-// One translation unit, because separate files would take half of their compile time for the C++ library's headers.
+// One translation unit, because separate files would spend half of their compile time on the C++ library's headers.
 #include "amd/occupancy.cpp"
 #include "copies.cpp"
 #include "cudart.cpp"

@@ -1,4 +1,4 @@
-// HIP's bfloat16 by CUDA's name.
+// HIP's bfloat16 is CUDA's.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,4 +1,4 @@
-// HIP's older bfloat16.
+// HIP's older name for bfloat16.
 #pragma once
 
 #include <cuda_bf16.h>

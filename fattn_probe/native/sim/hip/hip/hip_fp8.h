@@ -1,4 +1,4 @@
-// HIP's f8 types: the types of CUDA, and CDNA3's variant of e4m3.
+// HIP's f8 types: CUDA's types, and CDNA3's variant of e4m3.
 #pragma once
 
 #include <cuda_fp8.h>

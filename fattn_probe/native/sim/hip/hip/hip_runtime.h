@@ -1,4 +1,4 @@
-// HIP's runtime by CUDA's names: for the simulated GPU, and for nvcc on a real NVIDIA GPU.
+// HIP's runtime, mapped to CUDA's: for the simulated GPU, and for nvcc on a real NVIDIA GPU.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,7 +15,7 @@
 
 #define HIP_VERSION 70000000 // of ROCm 7.0
 
-// HIP's name of an error, from the name in CUDA.
+// HIP's name for an error, from CUDA's name.
 inline const char *hip_error_name(cudaError_t error) {
     if (error == cudaErrorMemoryAllocation) {
         return "hipErrorOutOfMemory";

@@ -1,4 +1,4 @@
-// hipBLAS by cuBLAS's names. vendors/hip.h maps these names back, and a macro does not expand in its own expansion.
+// hipBLAS's names as macros for cuBLAS's names. vendors/hip.h maps these back: no macro expands in its own expansion.
 #pragma once
 
 #include <cublas_v2.h>

@@ -1,4 +1,4 @@
-// cp.async by CUDA's C functions, for kernels of whole programs.
+// cp.async through CUDA's C functions, for kernels of whole programs.
 #pragma once
 
 #include "../../ptx_more.h"
