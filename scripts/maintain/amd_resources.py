@@ -1,4 +1,4 @@
-"""Read the resources that AMD kernels use from clang's assembly, and write these to a table."""
+"""Read the resources that AMD kernels use from clang's assembly, and write them to a table."""
 
 import csv
 import io
