@@ -73,7 +73,7 @@ def ends(wrong: WrongRow) -> Iterator[Moves]:
 
 
 def hidden(wrong: WrongRow) -> Iterator[Moves]:
-    """KV rows that the mask hides count: one of them, any number of times, or a range of them."""
+    """KV rows that the mask hides are counted: one of them, any number of times, or a range of them."""
     row = wrong.row
     unseen, seen = np.flatnonzero(np.isneginf(row.mask)), np.flatnonzero(~np.isneginf(row.mask))
     if not len(unseen) or not len(seen) or not wrong.affords(4):
