@@ -1,10 +1,10 @@
-"""How long `regress` takes to tell that an edit broke something: one wrong line in each of the attention files.
+"""Measure how long `regress` takes to report a wrong edit: one wrong line in each of the attention files.
 
-`python -m benchmarks.edit_to_verdict [--json] [--keep FOLDER] [FILE...]` takes a copy of the default release, makes one
-line of it wrong, and measures seconds: until the first failure is on the screen of `regress quick -x`, and of a whole
-`quick`; before that, `quick` from an empty cache, with all compiled, and with all verdicts taken over. Each edit is
-unique, so that no object of an earlier measurement is used again. It takes half an hour on two cores; close other
-programs.
+`python -m benchmarks.edit_to_verdict [--json] [--keep FOLDER] [FILE...]` copies the default release, plants one
+wrong line in the copy, and measures the seconds until `regress quick -x` shows the first failure, and the seconds that
+a whole `quick` takes. Before that, it measures `quick` from an empty cache, with all kernels compiled, and with all
+verdicts reused. Each edit is unique, so no object of an earlier measurement is reused. All of this takes half an hour
+on two cores; close other programs.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from fattn_probe.llama.source import DEFAULT_SOURCE, Tree, kept_files, resolve
 from fattn_probe.llama.source.features import CUDA
 
 RESCALED = (r"(KQ_max_scale(?:\[\w+\])?) = expf\((.+)\);", r"\1 = expf((0.9f + 0*{mark})*(\2));")
-"""The sums so far are scaled wrongly at a new maximum."""
+"""At a new maximum, the sums so far are rescaled by a wrong factor."""
 EDITS = {
     "fattn-vec.cuh": RESCALED,
     "fattn-tile.cuh": RESCALED,
@@ -34,10 +34,10 @@ EDITS = {
     "fattn-common.cuh": (r"int l = 0; l < parallel_blocks", "int l = 1 + 0*{mark}; l < parallel_blocks"),
     "fattn.cu": (r"(use_gqa_opt = mask) && max_bias == 0\.0f", r"\1 + 0*{mark}"),
 }
-"""By file, the first line that is made wrong: a regular expression, and what replaces it.
+"""For each file, a regular expression for the line to change (its first match), and the replacement.
 
-`{mark}` is a number that makes it another line than any before, within the same function: a mark outside it would
-change the code that only launches kernels too.
+`{mark}` is a number that makes the line different from all earlier ones. It is inside the function, because a mark
+outside would also change the code that only launches kernels.
 """
 FIRST = re.compile(r"^fail \S")
 HEAD = "| one wrong line in | first failure | its exit code | whole `quick` | its exit code |\n|---|--:|--:|--:|--:|"
@@ -54,16 +54,16 @@ class Call:
 
 
 def edited(text: str, rule: tuple[str, str]) -> str:
-    """A file's text with one wrong line, which no earlier text has."""
+    """A file's text with one wrong line, different from the wrong lines of earlier calls."""
     pattern, wrong = rule
     found, number = re.subn(pattern, wrong.format(mark=time.time_ns() % 10**9), text, count=1)
     if not number:
-        raise SystemExit(f"no line matches {pattern!r}: this source needs another rule")
+        raise SystemExit(f"no line matches {pattern!r}: this source needs a different rule")
     return found
 
 
 def copy_of(tree: Tree, folder: Path) -> Path:
-    """A copy of what fattn-probe reads of a tree."""
+    """A copy of the files that fattn-probe reads from a tree."""
     for path in kept_files(tree.root):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(tree.root / path, folder / path)
@@ -71,7 +71,7 @@ def copy_of(tree: Tree, folder: Path) -> Path:
 
 
 def regress(words: Sequence[str], cache: Path) -> Call:
-    """Call `fattn-probe regress quick`, with a cache and a history of its own."""
+    """Call `fattn-probe regress quick`, with this cache and a new history."""
     began, first, said = time.monotonic(), None, []
     with TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "fattn_probe", "regress", "quick", *words, "--history", f"{folder}/history.db"]
@@ -89,7 +89,7 @@ def regress(words: Sequence[str], cache: Path) -> Call:
 
 
 def measured(files: Sequence[str], folder: Path, words: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Call]]]:
-    """What is measured, with the calls by name, as it becomes known."""
+    """The name of each measurement and its calls by name, as they end."""
     tree, cache = resolve(DEFAULT_SOURCE), folder / "cache"
     for name in ("sources", "headers"):
         if (cache_dir() / name).is_dir():  # no headers are fetched where a CUDA toolkit is installed

@@ -37,7 +37,7 @@ def measured(words: list[str]) -> Benchmarks:
 
 
 def rows(found: Benchmarks) -> list[tuple[str, str, str]]:
-    """(name, figure, requirement) of every measurement."""
+    """(name, figure, requirement) for each measurement."""
     made = []
     for name, record in found.items():
         info, seconds = record["extra_info"], record["stats"]["min"]
@@ -77,17 +77,17 @@ def against_torch(found: Benchmarks) -> list[tuple[str, str, str]]:
     if not {"test_torch", "test_reference[plain]"} <= set(found):
         return []
     times = [found[name]["stats"]["min"] for name in ("test_torch", "test_reference[plain]")]
-    return [("reference: plain, beside PyTorch's float64 SDPA", f"{times[0] / times[1]:.2f} times as fast", "")]
+    return [("reference: plain, relative to PyTorch's float64 SDPA", f"{times[0] / times[1]:.2f} times as fast", "")]
 
 
 def main() -> None:
     """Measure and print."""
     found = measured(sys.argv[1:])
-    table = Table("figure", "measured", "asked for")
+    table = Table("figure", "measured", "required")
     for row in rows(found) + against_torch(found):
         table.add_row(*row)
     Console(width=140 if not sys.stdout.isatty() else None).print(table)
-    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores: figures of an idle machine want it near 0")
+    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; figures of an idle machine need about 0")
 
 
 if __name__ == "__main__":

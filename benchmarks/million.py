@@ -33,7 +33,7 @@ def launch_of(case: Case) -> LaunchRecord:
 
 
 def output_of(case: Case, found: Sample) -> np.ndarray:
-    """A plausible kernel output: rounded exact values in sampled rows, the middle of the hull elsewhere."""
+    """A plausible kernel output: rounded exact values in sampled rows, and the middle of the hull in other rows."""
     dst = np.empty((case.op.sizes.n_seq, case.op.sizes.n_q, case.op.sizes.n_head, case.op.sizes.hsv), np.float32)
     dst[...] = ((found.low + found.high) / 2)[:, None]
     dst[tuple(found.rows.T)] = found.reference
@@ -41,7 +41,7 @@ def output_of(case: Case, found: Sample) -> np.ndarray:
 
 
 def main() -> None:
-    """Inputs, reference, prediction and verdict, timed together."""
+    """Time inputs, reference, prediction and verdict together."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--n-kv", type=int, default=1048576)
     parser.add_argument("--n-q", type=int, default=8192)

@@ -1,6 +1,6 @@
 """Speed of the simulator by kernel family, as a separate process; prints one JSON document.
 
-Any fattn_probe that PYTHONPATH names can be measured, so it uses only what has long been there.
+It measures the fattn_probe that PYTHONPATH names, which may be old, so it uses only functions that old versions have.
 """
 
 import json
@@ -16,7 +16,7 @@ from fattn_probe.machine.run.simulator import Simulation
 
 try:
     from fattn_probe.cases.scenario.inputs import make_inputs
-except ImportError:  # where it was at the commit that is compared with
+except ImportError:  # its place in the earlier commit of the comparison
     from fattn_probe.cases.scenario import make_inputs
 
 OPS = {
@@ -28,7 +28,7 @@ ROUNDS, FEW, MANY = 3, 1, 4
 
 
 def cpu_seconds(session: Session, case: Case, repeat: int) -> float:
-    """User time of a runner that runs a case so many times."""
+    """User CPU time of a runner that runs a case `repeat` times."""
     session.options = replace(session.options, repeat=repeat)
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     capture = session.capture(case, make_inputs(case), parse_target("sim:h200", load_devices()))
@@ -38,7 +38,7 @@ def cpu_seconds(session: Session, case: Case, repeat: int) -> float:
 
 
 def main() -> None:
-    """GFLOP/s of one core by family: user time, without a runner's start."""
+    """Print the GFLOP/s of one core by family, from user CPU time without the runner's start."""
     session = Session(RunOptions(resolve(DEFAULT_SOURCE), simulation=Simulation(threads=1)))
     speeds = {}
     for family, op in OPS.items():

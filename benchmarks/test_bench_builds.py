@@ -1,4 +1,4 @@
-"""Time until `compare gqa` has its verdict: from nothing, after an edit of one line, and in a second checkout."""
+"""Time until the verdict of `compare gqa`: from an empty cache, after an edit to one line, and in a second checkout."""
 
 import json
 import os
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(find_ccache() is None, reason="ccache is not ins
 
 
 class Checkout:
-    """A checkout with a cache of its own, which has the default source, and an editable copy of that source."""
+    """A checkout with its own cache, which contains the default source, and with an editable copy of that source."""
 
     def __init__(self, folder: Path) -> None:
         root = resolve(DEFAULT_SOURCE).root
@@ -40,7 +40,7 @@ class Checkout:
         return subprocess.run(command, check=True, capture_output=True, text=True, env=env, cwd=self.folder).stdout
 
     def compiled(self) -> int:
-        """The objects that compilers have made so far."""
+        """The number of objects compiled so far."""
         return int(json.loads(self.probe("cache", "show", "--json"))["ccache"]["misses"])
 
     def compare(self) -> None:
@@ -55,14 +55,14 @@ def checkout(tmp_path):
 
 
 def measure(benchmark, checkout, asked):
-    """Time one `compare gqa`, and count its objects."""
+    """Time one `compare gqa`, and count the objects that it compiles."""
     before = checkout.compiled()
     time_once(benchmark, checkout.compare)
     benchmark.extra_info |= {"objects": checkout.compiled() - before, "asked": asked}
 
 
 def time_once(benchmark, run):
-    """Time one run, by the clock and by CPU time."""
+    """Measure the wall time and the CPU time of one run."""
     before = cpu_seconds_of_children()
     benchmark.pedantic(run, rounds=1)
     benchmark.extra_info["cpu_seconds"] = cpu_seconds_of_children() - before
@@ -75,7 +75,7 @@ def test_first_compare(benchmark, checkout):
 
 @pytest.mark.parametrize(("file", "asked"), [("fattn.cu", "25 s"), ("fattn-mma-f16.cuh", "40 s")])
 def test_compare_after_an_edit(benchmark, checkout, file, asked):
-    """One line of one file differs from the source of an earlier build."""
+    """One line of one file has changed since an earlier build."""
     checkout.compare()
     with (checkout.tree / CUDA / file).open("a") as text:
         text.write(EDIT)
@@ -93,7 +93,7 @@ def test_compare_in_a_second_checkout(benchmark, checkout):
 
 
 def test_demo(benchmark, tmp_path):
-    """`scripts/demo` of a fresh clone with an empty cache, installation and download included."""
+    """`scripts/demo` in a fresh clone with an empty cache, including installation and download."""
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", ROOT, clone], check=True)
     env = os.environ | {"FATTN_PROBE_CACHE": str(tmp_path / "cache")}

@@ -1,4 +1,4 @@
-"""What `--check` costs: the CPU time of a simulated run with it, in multiples of that without it, by kernel family."""
+"""The cost of `--check` by kernel family: the CPU time of a simulated run with it, divided by that of one without."""
 
 from dataclasses import replace
 
@@ -13,8 +13,8 @@ from fattn_probe.machine.run.capture import Capture
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation
 
-# The GPU, the op, and how many runs of it take about a second. The tile kernel is Pascal's: the head sizes for which
-# newer GPUs use it stop at a read of what nobody wrote (docs/findings.md).
+# The GPU, the op, and the number of its runs that take about a second. The tile kernel runs on Pascal, because with the
+# head sizes for which newer GPUs use it, the checker stops at a read of unwritten memory (docs/findings.md).
 RUNS = {
     "vec": ("h200", "hsk: 128\nn_head: 16\nn_q: 1\nn_kv: 8192\n", 8),
     "mma, gqa": ("h200", "hsk: 64\nn_head: 14\nn_head_kv: 2\nn_q: 7\nn_kv: 256\nmask: {kind: causal}\n", 120),
@@ -25,7 +25,7 @@ ROUNDS = 3
 
 
 def cpu_seconds(flavour, family):
-    """CPU time of one run in a runner of many, without the runner's start and after its build: the least of some."""
+    """CPU time of one of many runs in a runner, without the runner's start and the build; the lowest of several."""
     device, op, many = RUNS[family]
     (case,) = expand(loads(f"version: 1\nabout: speed\n{op}tolerance: {{nmse: 1e-3}}\n", "speed.yaml"))
     inputs, target = make_inputs(case), parse_target(f"sim:{device}", load_devices())

@@ -25,7 +25,7 @@ def test_million(benchmark, options):
 
 
 def measure(benchmark, words, asked=""):
-    """Time a command with all that it needs built; `asked` is the limit that the project sets itself."""
+    """Time a command whose builds already exist; `asked` is the limit that the project has set itself."""
     argv = [sys.executable, "-m", "fattn_probe", *words]
     used = []
 

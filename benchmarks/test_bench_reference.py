@@ -14,7 +14,7 @@ from fattn_probe.verdict.truth.reference.adapter import reference_of
 from fattn_probe.verdict.truth.reference.attention import attention
 
 OP = "version: 1\nabout: a benchmark\nhsk: 128\nn_head: 32\nn_q: 512\nn_kv: 8192\n"
-SQUARE, TIMES = 2048, 4  # about as much work as the reference has: what disturbs one disturbs the other
+SQUARE, TIMES = 2048, 4  # about as much work as the reference, so other programs slow down both
 KINDS = {
     "plain": "",
     "causal": "mask: {kind: causal}\n",
@@ -23,7 +23,7 @@ KINDS = {
     "q8_0": "n_head_kv: 8\ntype_K: q8_0\n",
     "wide logits": "data: {Q: {kind: large_logits, logit: 200}}\n",
 }
-SEEN = {"causal": 1 - 256 / 8192, "half masked": 0.5}  # share of the logits that some query sees, roughly
+SEEN = {"causal": 1 - 256 / 8192, "half masked": 0.5}  # approximate share of unmasked logits
 ROUNDS = 7
 
 

@@ -1,4 +1,4 @@
-"""Speed of the simulator, by kernel family, beside that of the commit before it was made fast."""
+"""Speed of the simulator by kernel family, compared with a commit before it was optimised."""
 
 import json
 import os
@@ -15,7 +15,7 @@ BEFORE = "90b9f71"
 
 
 def speeds(package: Path, cache: Path) -> dict[str, float]:
-    """GFLOP/s of a core, by family."""
+    """GFLOP/s of one core by family."""
     env = os.environ | {"PYTHONPATH": str(package), "FATTN_PROBE_CACHE": str(cache)}
     done = subprocess.run([sys.executable, HERE / "simulator.py"], check=True, capture_output=True, env=env, cwd=cache)
     return json.loads(done.stdout)
@@ -23,7 +23,7 @@ def speeds(package: Path, cache: Path) -> dict[str, float]:
 
 @pytest.fixture
 def before(tmp_path):
-    """The package as it was, or None where git does not have that commit; its builds stay in the cache."""
+    """The package at BEFORE, or None if git does not have this commit; its builds stay in the cache."""
     tree = tmp_path / "before"
     git = ["git", "-C", HERE]
     if subprocess.run(

@@ -179,7 +179,7 @@ def choose(kills: Kills, budget: float) -> list[str]:
 
 
 def table(kills: Kills, chosen: Iterable[str]) -> Table:
-    """The kills of the chosen cases in the half of the faults by which they were chosen, and in the other half."""
+    """The kills of the chosen cases in the half of the faults that was used to choose them, and in the other half."""
     rows, cases = [], frozenset(chosen)
     for words, learned in (("chosen by", True), ("held out", False)):
         half = [fault for fault in kills.faults.values() if fault.learned is learned]

@@ -175,7 +175,7 @@ static int64_t compare(const File &file, const std::vector<float> &output) {
                 row / heads / queries, row / heads % queries, row % heads, worst % hsv, output[worst], expected[worst]);
     std::printf("over bounds    %lld elements, %lld rows of %zu\n", (long long)elements, (long long)rows,
                 output.size() / hsv);
-    std::printf("not finite     %lld elements that should be, or the reverse\n", (long long)unlike);
+    std::printf("not finite     %lld elements, in only one of the two outputs\n", (long long)unlike);
     return unlike + elements + rows + (rmse > allowed);
 }
 

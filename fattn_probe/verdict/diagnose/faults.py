@@ -24,7 +24,7 @@ KINDS = {
     "kv-left-out": "KV rows that should count are left out",
     "kv-weight": "KV rows count with a wrong weight, for example twice",
     "kv-beyond": "memory after the last KV row is read, or counts",
-    "kv-hidden": "KV rows that the mask hides count",
+    "kv-hidden": "KV rows that the mask hides are counted",
     "share": "one block's part of a shared tile is lost, or combined wrongly",
     "kv-parts": "the parts of KV steps, or of warps' slices, have wrong weights",
     "weights": "KV rows have wrong weights, while V and its sum are correct",

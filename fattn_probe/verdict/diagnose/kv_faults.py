@@ -73,7 +73,7 @@ def ends(wrong: WrongRow) -> Iterator[Moves]:
 
 
 def hidden(wrong: WrongRow) -> Iterator[Moves]:
-    """KV rows that the mask hides count: one of them, any number of times, or a range of them."""
+    """KV rows that the mask hides are counted: one of them, any number of times, or a range of them."""
     row = wrong.row
     unseen, seen = np.flatnonzero(np.isneginf(row.mask)), np.flatnonzero(~np.isneginf(row.mask))
     if not len(unseen) or not len(seen) or not wrong.affords(4):
@@ -195,9 +195,9 @@ def seams(wrong: WrongRow) -> Iterator[Moves]:
     ends = [some[-1] for some in own[:-1]]
     longer = {some[-1] + 1 for some in own if len(some) > 1} & {end + 1 for end in ends}
     sets = {
-        "the KV step before each seam of blocks": np.isin(steps, ends),
+        "the KV step before each seam between blocks": np.isin(steps, ends),
         "the KV step before each seam, in blocks with several steps": np.isin(steps + 1, [*longer]),
-        "the KV step after each seam of blocks": np.isin(steps, [some[0] for some in own[1:]]),
+        "the KV step after each seam between blocks": np.isin(steps, [some[0] for some in own[1:]]),
         "all but the last block's share": ~shares[-1][2],
     }
     if tail := len(row.V) % wrong.step:  # the last KV step is shorter; another step may stop at the same row

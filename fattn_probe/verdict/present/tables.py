@@ -187,7 +187,7 @@ def _diagnosis(found: Diagnosis) -> RenderableType:
         lines.append(Text("       no pattern: they are everywhere or scattered", "dim"))
     for said in found.causes:  # a row that is not finite has no error to explain
         part = said.cause.explained
-        error = "" if part is None else f", {100 * part:.3g} % of the first one's error"
+        error = "" if part is None else f", {100 * part:.3g} % of the first row's error"
         explains = f"{said.rows} of {said.of} rows examined{error}"
         lines.append(Text.assemble("what:  ", (str(said.cause), "bold"), f": {explains}"))
     columns, rows = (*PLACE, "value", "expected", "tile", "blocks", "cause"), []

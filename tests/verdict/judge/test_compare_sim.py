@@ -82,7 +82,7 @@ def test_a_stream_k_fault_is_placed_at_its_seams(tree):
     (row,) = rows_of(patched, LONG_CACHE)
     assert row.status is Status.FAIL
     said = row.diagnosis.causes[0]
-    assert said.cause.words == "the KV step before each seam of blocks is left out"
+    assert said.cause.words == "the KV step before each seam between blocks is left out"
     assert said.cause.explained > 0.99
     assert row.diagnosis.worst[0].blocks[0] in (0, 132)
 

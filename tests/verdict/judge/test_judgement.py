@@ -111,8 +111,8 @@ def test_a_cause_of_rows_that_are_not_finite_explains_no_error():
         return shown(render([replace(row, diagnosis=found)]))
 
     assert "5 of 5 rows examined" in said()
-    assert "of the first one's error" not in said()
-    assert "5 of 5 rows examined, 100 % of the first one's error" in said(explained=1.0)
+    assert "of the first row's error" not in said()
+    assert "5 of 5 rows examined, 100 % of the first row's error" in said(explained=1.0)
 
 
 def test_a_single_wrong_row_is_not_all_rows_and_markup_in_a_name_is_shown_as_it_is():
