@@ -144,7 +144,7 @@ class Growth:
 
 @contextmanager
 def growing(folder: Path, what: str, leave_out: Callable[[str], bool]) -> Iterator[Growth]:
-    """Let the `with` block change a folder; the changes are recorded at the end, except files that `leave_out` accepts.
+    """Let the `with` block change a folder; at the end, record changed files, except those that `leave_out` accepts.
 
     Damaged files are removed first, or all files if there is no record. Files that the block does not change keep their
     records: MachineError if such a file is damaged meanwhile. After an error, the next call keeps new and unchanged

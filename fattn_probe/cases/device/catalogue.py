@@ -253,7 +253,7 @@ def _problems(document: CatalogueFile, known: Mapping[str, Device]) -> Iterator[
     for identifier, entry in document.table("devices").items():
         name = entry.get("name", "-") if isinstance(entry, dict) else "-"
         if not isinstance(name, str) or not re.fullmatch(NAME, name):
-            said = f"{name!r}, expected 1 to 255 printable characters in one line"
+            said = f"{name!r}, expected 1 to 255 printable characters on one line"
             yield document.problem(("devices", identifier, "name"), said)
 
 

@@ -87,7 +87,7 @@ def read_blocks(of: Path, numbers: Sequence[int], size: int) -> Bytes:
         raise InputError(f"{of}: {len(numbers)} block numbers do not match {size} bytes")
     path = of.parent / FILE
     if not path.is_file():
-        raise InputError(f"{of}: a part of it is in {FILE}, a file that all ops of its folder share; it is missing")
+        raise InputError(f"{of}: part of it is in {FILE}, a file that all ops of its folder share, which is missing")
     check_readable(path, "the blocks of captured ops")
     stored = np.memmap(path, np.uint8, "r")
     if (max(numbers) + 1) * BLOCK > stored.size:

@@ -176,7 +176,7 @@ class BoundedReader(GGUFReader):
 
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:  # noqa: ANN401
         if raw_type == GGUFValueType.ARRAY:
-            _bounded(int(self._get(orig_offs + 4, np.uint64)[0]), "the elements of an array")
+            _bounded(int(self._get(orig_offs + 4, np.uint64)[0]), "elements of an array")
         return super()._get_field_parts(orig_offs, raw_type)
 
     def _build_fields(self, offs: int, count: int) -> int:
@@ -193,7 +193,7 @@ class BoundedReader(GGUFReader):
 
 def _bounded(number: int, what: str) -> int:
     if number > MOST_ELEMENTS:
-        raise ValueError(f"{what} are {number}, allowed: {MOST_ELEMENTS}")
+        raise ValueError(f"{number} {what}, allowed: {MOST_ELEMENTS}")
     return number
 
 

@@ -163,7 +163,7 @@ def differences(recorded: Statistics, made: Statistics) -> Iterator[str]:
             yield f"{name}'s width{why}: {spread.std:.3g} recorded, {own.std:.3g} made"
     if abs(made.largest_weight - recorded.largest_weight) > UNLIKE_WEIGHT * recorded.largest_weight:
         said = f"{recorded.largest_weight:.3g} recorded, {made.largest_weight:.3g} made"
-        yield f"the largest softmax weight of a row, the mean over rows: {said}"
+        yield f"the largest softmax weight of a row, averaged over rows: {said}"
     if recorded.unseen > made.unseen:
         yield f"{100 * recorded.unseen:.3g} % of the KV rows, which no query sees, hold different values"
 

@@ -55,7 +55,7 @@ def precompiled(folder: Path, plan: Plan, env: Mapping[str, str], compilers: Seq
     try:
         for name, steps in missing.items():
             link = folder / "overlay" / CUDA / f"{name}.gch"
-            command = steps[0].command  # a kernel's; it becomes the header's, without the output
+            command = steps[0].command  # for a kernel; changed below to precompile the header
             words = [word for word in command[: command.index("-MD")] if word != "ccache"]
             words[(at := words.index(name)) - 1 : at + 1] = []
             words[-1:] = ["c++-header", f"overlay/{CUDA}/{name}", "-o"]
@@ -74,7 +74,7 @@ def precompiled(folder: Path, plan: Plan, env: Mapping[str, str], compilers: Seq
 
 
 def make(folder: Path, command: Sequence[str], env: Mapping[str, str], made: Path) -> None:
-    """Precompile a build's header into the cache, and remove the oldest of the others there."""
+    """Precompile a build's header into the cache, and remove the oldest ones beyond MOST."""
     run([*command, made / f"{Path(command[-2]).name}.gch", f"-fdebug-prefix-map={folder}=."], cwd=folder, env=env)
     others = sorted(PRECOMPILED.root.glob("*/"), key=lambda path: path.stat().st_mtime)
     for path in others[: -MOST + 1]:
