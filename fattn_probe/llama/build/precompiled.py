@@ -1,7 +1,7 @@
 """Precompile the headers that all attention kernels include: they take as long to compile as a small kernel itself.
 
 The compiler reads our header before a kernel's file (`-include`). If a precompiled header is beside it, g++ uses that
-one instead, and makes the same object, bit for bit. The depfile then does not list the included headers, with which
+one instead, and makes the same object, bit for bit. The depfile then does not list the included headers, by which
 ccache and ninja identify an object. So each kernel's file begins with a line that contains their digest.
 """
 

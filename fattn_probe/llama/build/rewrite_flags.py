@@ -190,6 +190,6 @@ def _move(draft: Draft, template: Template) -> None:
 
 
 def _answers(flag: str, asked: re.Match[str]) -> str:
-    """The test whether a condition is constant, made for both values of a flag that is now an argument."""
+    """The test of whether a condition is constant, made for both values of a flag that is now an argument."""
     true, false = (re.sub(rf"\b{flag}\b", value, asked[0]) for value in ("true", "false"))
     return asked[0] if true == asked[0] else f"({flag} ? {true} : {false})"
