@@ -70,7 +70,7 @@ def test_a_limit_of_addresses_that_is_too_small(size, op, cache, tmp_path):
     done = run(["bash", "-c", limited], cwd=tmp_path, env=env, failure=None)
     said = "of address space here (`ulimit -v`), but fattn-probe needs 0.5 GiB; raise it: `ulimit -v unlimited`\n"
     assert (done.code, done.stdout) == (3, "")
-    assert done.stderr == f"a process may have {size / 1024:.3g} GiB {said}"
+    assert done.stderr == f"a process may use {size / 1024:.3g} GiB {said}"
 
 
 @pytest.fixture

@@ -101,8 +101,8 @@ class Flags:
     def sim(self, source: str = "") -> tuple[str, ...]:
         """The command that compiles a rewritten .cu file as C++.
 
-        ggml-cuda.cu has no attention kernel, so it is compiled alike for all flavours and all NVIDIA architectures.
-        Code that only launches kernels is compiled alike for release and count builds, but not for check builds, which
+        ggml-cuda.cu has no attention kernel, so its command is the same for all flavours and NVIDIA architectures. Code
+        that only launches kernels has the same command in release and count builds, but not in check builds, which
         check the conversions of launch arguments.
         """
         launches = LAUNCHES_PREFIX in source and self.simulator.flavour not in ("debug", "coverage")
