@@ -59,7 +59,7 @@ class GgufFile:
         """The elements of an array, empty if the key is missing; InputError for wrong types or a wrong `number`."""
         found = self.fields.get(key, [])
         if not isinstance(found, list) or number not in (None, len(found)):
-            raise InputError(f"{self.path}: {key} is {found!r:.60}, expected an array of {number or 'any'} elements")
+            raise InputError(f"{self.path}: {key} is {found!r:.60}, expected {number or 'an array of'} elements")
         return tuple(self._of_kind(key, value, kind) for value in found)
 
     def _of_kind(self, key: str, value: object, kind: type[T]) -> T:

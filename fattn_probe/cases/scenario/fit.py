@@ -316,7 +316,7 @@ def mask_like(op: Op, inputs: Mapping[str, Bytes]) -> tuple[AnyMask, float, bool
 
 
 def kinds(recorded: Floats, queries: I64, n_kv_max: int) -> Iterator[AnyMask]:
-    """Masks that may equal a recorded mask (sequences, queries, KV rows), the simplest first."""
+    """Masks that may match a recorded mask (sequences, queries, KV rows), the simplest first."""
     seen = np.isfinite(recorded)
     n_seq, _, n_kv = seen.shape
     first, last, most = ends(seen)
@@ -337,7 +337,7 @@ def kinds(recorded: Floats, queries: I64, n_kv_max: int) -> Iterator[AnyMask]:
 
 
 def ends(seen: Bools) -> tuple[I64, I64, int]:
-    """The first and last KV rows that each query of the first sequence sees; the most rows that any query sees."""
+    """The first and last KV rows seen by each query of the first sequence; the largest number seen by any query."""
     first = seen[0].argmax(axis=1)
     last = seen.shape[2] - 1 - seen[0, :, ::-1].argmax(axis=1)
     return first, last, int(seen.sum(axis=2).max())

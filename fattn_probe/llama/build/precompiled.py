@@ -24,7 +24,7 @@ HEADERS, QUICK_HEADERS = "fattn-probe-headers.h", "fattn-probe-headers-quick.h"
 """Files in an overlay's ggml-cuda/: one for each set of flags, because g++ does not check that all flags agree."""
 TEXT = '#include "prelude.h"\n#include "fattn-common.cuh"\n'
 FEW = 4
-"""The least number of kernels worth a precompiled header: it takes 2.4 s, and saves 0.65 s of 1.7 to 3 s per kernel."""
+"""The fewest kernels for which a precompiled header pays off: it takes 2.4 s, and saves 0.65 s of 1.7 to 3 s each."""
 MOST = 16
 """The number of precompiled headers that the cache keeps; each takes 80 MB, and the oldest are removed."""
 

@@ -185,7 +185,7 @@ def cpu_sources(tree: Tree, machine: str) -> tuple[str, ...]:
 
     The portable files are the first list in its CMakeLists; without that list, the result is empty. Excluded are
     llamafile's matrix product, which attention does not use; `cpu-feats.cpp`, which is for loadable variants; and two
-    files `repack.cpp`, which take a quarter of the compile time and serve only builds with GGML_USE_CPU_REPACK.
+    files named `repack.cpp`, which take a quarter of the compile time and serve only builds with GGML_USE_CPU_REPACK.
     """
     cmake, source = text_of(tree, f"{GGML}/ggml-cpu/CMakeLists.txt"), tree.root / GGML
     match = re.search(r"list\s*\(APPEND GGML_CPU_SOURCES\s([^)]*)\)", cmake)
