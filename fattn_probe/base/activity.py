@@ -30,7 +30,7 @@ class Activity:
     """The progress line: appears SHOWN_AFTER seconds into the `with` block, and is then rewritten every second.
 
     If stderr is not a terminal, a permanent line is printed every minute. `step` sets the current step, and `count`
-    counts a finished case of `total`; `shows`, if given, returns the whole line.
+    records one finished case of `total`; `shows`, if given, returns the whole line.
     """
 
     console: Console

@@ -35,7 +35,7 @@ def cache_dir() -> Path:
     override = os.environ.get(VARIABLE)
     folder = Path(override).absolute() if override else platformdirs.user_cache_path("fattn-probe")
     if os.path.lexists(folder) and not is_folder(folder):
-        raise MachineError(f"{folder}: the cache must be a folder, and this is a file; set {VARIABLE} to another place")
+        raise MachineError(f"{folder}: the cache must be a folder, but this is a file; set {VARIABLE} to another place")
     return folder
 
 
@@ -63,7 +63,7 @@ class Kind:
 def get_or_make(
     kind: Kind, key: str, make: Callable[[Path], None], fits: Callable[[Path], bool] = lambda folder: True
 ) -> Path:
-    """The folder `key` of a kind; `make(folder)` fills a new one if it is missing or damaged, or `fits` rejects it.
+    """The folder `key` of a kind; if it is missing or damaged, or `fits` rejects it, `make(folder)` fills a new one.
 
     Processes that need the same folder wait for one another. A complete folder is used without writing
     anything. The leftovers of killed processes are removed first.
@@ -144,7 +144,7 @@ class Growth:
 
 @contextmanager
 def growing(folder: Path, what: str, leave_out: Callable[[str], bool]) -> Iterator[Growth]:
-    """Let the `with` block change a folder; the changes are recorded at the end, except files that `leave_out` accepts.
+    """Let the `with` block change a folder; at the end, record changed files, except those that `leave_out` accepts.
 
     Damaged files are removed first, or all files if there is no record. Files that the block does not change keep their
     records: MachineError if such a file is damaged meanwhile. After an error, the next call keeps new and unchanged

@@ -188,8 +188,8 @@ DOCUMENTS = Documents()
 def open_streams() -> None:
     """Prepare stdin, stdout and stderr for any caller.
 
-    A closed stream is replaced, because the next file opened would get that number: stdin and stderr by /dev/null, and
-    stdout by a file that cannot be written. Characters that the terminal's encoding lacks are substituted.
+    A closed stream is replaced, stdin and stderr by /dev/null, and stdout by a file that cannot be written; otherwise
+    the next file opened would get its descriptor. Characters that the terminal's encoding lacks are substituted.
     """
     for number, (name, flags) in enumerate((("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY))):
         try:

@@ -57,7 +57,7 @@ def read_seal(folder: Path) -> Seal | None:
     try:
         found = json.loads((folder / SEAL).read_bytes())
         files = {str(name): (int(size), str(sha256)) for name, (size, sha256) in found["files"].items()}
-        outside = any(".." in name or name.startswith("/") for name in files)  # if other users can write here
+        outside = any(".." in name or name.startswith("/") for name in files)  # possible if other users can write here
         return None if outside else Seal(files, bool(found["unfinished"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -137,7 +137,7 @@ def numbered(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
             continue
         item = parsed(line)
         if not isinstance(item, dict):
-            raise InputError(f"{path}:{number}: is not a {what}, which is a JSON object")
+            raise InputError(f"{path}:{number}: is not a {what}, expected a JSON object")
         yield number, item
 
 
@@ -193,7 +193,7 @@ def mend(file: FileIO, *, packed: bool) -> None:
 def members(data: bytes) -> Iterator[tuple[bytes, int]]:
     """The content and the compressed size of each complete member of a file; zlib.error if one is damaged.
 
-    An incomplete last member is left out; alone, it is an error, because `append` writes the first member atomically.
+    An incomplete last member is left out; it is an error if it is the first, which `append` writes atomically.
     """
     view, start = memoryview(data), 0
     while start < len(data):

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 
 def times(value: float, digits: int = 3) -> str:
-    """A factor as text: `0.133`, `12.3`, `1,230`, or `1.23e+06` from a million.
+    """A factor as text: `0.133`, `12.3`, `1,230`, or `1.23e+06` from a million up.
 
     The caller adds "times" or "x".
     """

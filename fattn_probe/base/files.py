@@ -22,7 +22,7 @@ MAGIC = re.compile(r"[*?[]")
 MIB = 1 << 20
 PART = ".part"
 MOST_TEXT = MIB
-"""Size limit of a scenario, suite or device file, in bytes; the largest shipped one has 30 KB."""
+"""Size limit of a scenario, suite or device file, in bytes; the largest shipped one is 30 KB."""
 MOST_PATCH = 16 * MIB
 MOST_VISITED = 100_000
 """Limit on the number of files and folders that a glob visits."""
@@ -31,7 +31,7 @@ MOST_VISITED = 100_000
 def read_text(path: Path, what: str, most: int = MOST_TEXT) -> str:
     """The text of a user's file; `what` names it in messages, such as `the scenario`.
 
-    InputError if it is not a regular file, has more than `most` bytes, cannot be read, or is not UTF-8.
+    InputError if it is not a regular file, is larger than `most` bytes, cannot be read, or is not UTF-8.
     """
     check_readable(path, what, most)
     try:
@@ -111,7 +111,7 @@ def kind_of(mode: int) -> str:
 
 def too_large(most: int) -> str:
     """The reason for refusing a file of more than `most` bytes."""
-    return f"it has more than {most // MIB} MiB"
+    return f"it is larger than {most // MIB} MiB"
 
 
 @contextmanager
@@ -127,7 +127,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path`; at the end that file replaces `path`, or is removed after an error."""
+    """A temporary path beside `path`; at the end, its file replaces `path`, or is removed after an error."""
     part = path.with_name(f".{path.name[:40]}-{secrets.token_hex(8)}{PART}")
     try:
         yield part
@@ -195,7 +195,7 @@ def make_folder(path: Path, what: str) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         blocking = next((part for part in (path, *path.parents) if os.path.lexists(part)), path)
-        raise MachineError(f"{path}: {what} needs a folder here, and {blocking} is a file") from error
+        raise MachineError(f"{path}: {what} needs a folder here, but {blocking} is a file") from error
     except OSError as error:
         raise MachineError(f"{path}: {what} cannot be made here: {error.strerror}") from error
 

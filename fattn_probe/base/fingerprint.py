@@ -85,7 +85,7 @@ class Fingerprint:
     def differences(self, other: "Fingerprint | None") -> tuple[str, ...]:
         """The differences from another fingerprint, in words; cases have their own digests and are not compared."""
         if other is None:
-            return ("what was run, which is not known",)
+            return ("what was run (unknown for the earlier run)",)
         names = [field.name for field in fields(self) if field.name not in ("cases", "stamp", "version")]
         found = [name for name in names if getattr(self, name) != getattr(other, name)]
         return tuple(dict.fromkeys(WORDS.get(name, f"the {name}") for name in found))

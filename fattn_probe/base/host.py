@@ -81,14 +81,14 @@ def check_start() -> None:
     threads = os.environ.get("OPENBLAS_NUM_THREADS", "")
     needed = PYTHON + A_THREAD * (int(threads) if threads.isdecimal() else affinity())
     if _limit() < needed:
-        raise MachineError(f"{_words()}, and fattn-probe needs {needed / GIB:.1f} GiB; {REMEDY}")
+        raise MachineError(f"{_words()}, but fattn-probe needs {needed / GIB:.1f} GiB; {REMEDY}")
 
 
 def check_program(stderr: str) -> None:
     """Raise MachineError if there is a limit and the program's stderr says that it ran out of memory."""
     if _limit() < float("inf") and NO_MEMORY.search(stderr):
-        reserved = "a simulated GPU reserves 16 GiB of addresses (not of memory) around each allocation"
-        raise MachineError(f"{_words()}, and {reserved}; {REMEDY}")
+        reserved = "a simulated GPU reserves 16 GiB of address space (not memory) around each allocation"
+        raise MachineError(f"{_words()}, but {reserved}; {REMEDY}")
 
 
 def _limit() -> float:
@@ -97,4 +97,4 @@ def _limit() -> float:
 
 
 def _words() -> str:
-    return f"a process may have {_limit() / GIB:.3g} GiB of addresses here (`ulimit -v`)"
+    return f"a process may use {_limit() / GIB:.3g} GiB of address space here (`ulimit -v`)"

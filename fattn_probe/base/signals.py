@@ -65,7 +65,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Delay the signals that stop a command during the block, for work that must not be left half done."""
+    """During the block, delay the signals that stop a command, for work that must not be left half done."""
     arrived: list[int] = []
     before = {}
     try:

@@ -30,7 +30,7 @@ Word = str | Text
 class Table:
     """A table: `numbers` are right-aligned columns, `prose` columns may wrap, `heading` columns name a record.
 
-    The first column is the default heading. An empty heading continues the record above. `spaced`: empty lines between.
+    The first column is the default heading. An empty heading continues the record above. `spaced` adds empty lines.
     """
 
     columns: tuple[str, ...]

@@ -47,7 +47,7 @@ END_SECONDS = 5.0
 FEW = 3e7
 CONTEXT = multiprocessing.get_context("forkserver")
 LONGEST_TMPDIR = 107 - len("/pymp-12345678/listener-12345678")
-"""The longest $TMPDIR that works: multiprocessing puts sockets there, whose paths have at most 107 characters."""
+"""The longest $TMPDIR that works: multiprocessing puts sockets there, and their paths have at most 107 characters."""
 
 
 @dataclass(frozen=True)

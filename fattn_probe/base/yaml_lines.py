@@ -134,7 +134,5 @@ def _scalar(loader: _Loader, node: yaml.Node, key: Key, document: YamlDocument) 
     if isinstance(value, int | float) and OTHER_IN_1_2.fullmatch(node.value):
         said = f"found {node.value[:60]}, which YAML 1.1 and 1.2 read differently, allowed: a decimal number"
         dotted = ".".join(map(str, key)) or "the file"
-        document.mistakes.append(
-            Mistake(node.start_mark.line + 1, f"{dotted}: {said} without leading zeros and colons")
-        )
+        document.mistakes.append(Mistake(node.start_mark.line + 1, f"{dotted}: {said} without leading zeros or colons"))
     return value

@@ -68,9 +68,9 @@ def test_a_limit_of_addresses_that_is_too_small(size, op, cache, tmp_path):
     limited = f"ulimit -v {size << 10}; exec {sys.executable} -m fattn_probe plan op.yaml --on sim:h200"
     env = {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", "FORCE_COLOR": None}
     done = run(["bash", "-c", limited], cwd=tmp_path, env=env, failure=None)
-    said = "of addresses here (`ulimit -v`), and fattn-probe needs 0.5 GiB; raise it: `ulimit -v unlimited`\n"
+    said = "of address space here (`ulimit -v`), but fattn-probe needs 0.5 GiB; raise it: `ulimit -v unlimited`\n"
     assert (done.code, done.stdout) == (3, "")
-    assert done.stderr == f"a process may have {size / 1024:.3g} GiB {said}"
+    assert done.stderr == f"a process may use {size / 1024:.3g} GiB {said}"
 
 
 @pytest.fixture

@@ -178,7 +178,7 @@ def test_a_file_of_a_gigabyte(probe, op):
     with op.open("wb") as file:
         file.truncate(1 << 30)
     probe("scenario", "check", op).refused(2)
-    probe("run", op).refused(2, "more than 1 MiB")
+    probe("run", op).refused(2, "larger than 1 MiB")
 
 
 def test_all_mistakes_of_a_file_are_one_message(probe, op):

@@ -216,7 +216,7 @@ def _parse(document: CatalogueFile, known: Mapping[str, Device], limits: Mapping
     own = {cc: {**limits.get(cc, {}), **entry} for cc, entry in _limits(document.table("limits")).items()}
     devices, invalid = dict[str, Device](), set[str]()
     for identifier, entry in document.table("devices").items():
-        complete = isinstance(entry, dict) and str(entry.get("like")) not in invalid  # if not, reported
+        complete = isinstance(entry, dict) and str(entry.get("like")) not in invalid  # else reported already
         made = _device(document, identifier, entry, {**known, **devices}, {**limits, **own}) if complete else []
         if isinstance(made, Device):
             devices[identifier] = made
@@ -229,7 +229,7 @@ def _parse(document: CatalogueFile, known: Mapping[str, Device], limits: Mapping
 
 
 def _problems(document: CatalogueFile, known: Mapping[str, Device]) -> Iterator[str]:
-    """Problems with keys, types, ranges and names, which need no other entry."""
+    """Problems with keys, types, ranges and names, found without looking at other entries."""
     if not isinstance(document.parsed.value, dict) or not document.table("devices"):
         yield f"{document.path}:1: devices: missing; a device file is `devices: {{id: {{like: rtx4070, ...}}}}`"
         return
@@ -253,7 +253,7 @@ def _problems(document: CatalogueFile, known: Mapping[str, Device]) -> Iterator[
     for identifier, entry in document.table("devices").items():
         name = entry.get("name", "-") if isinstance(entry, dict) else "-"
         if not isinstance(name, str) or not re.fullmatch(NAME, name):
-            said = f"{name!r}, expected 1 to 255 printable characters in one line"
+            said = f"{name!r}, expected 1 to 255 printable characters on one line"
             yield document.problem(("devices", identifier, "name"), said)
 
 

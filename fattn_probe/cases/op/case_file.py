@@ -1,7 +1,7 @@
 """The case file, which the runner reads: one fully resolved op and its input bytes.
 
-The files in a folder share data: equal blocks are stored once, in a separate file. Only a few rows of a model's cache
-change from step to step, and all layers of a step have the same mask.
+The files in a folder share data: identical blocks are stored once, in a separate file. Only a few rows of a model's
+cache change from step to step, and all layers of a step have the same mask.
 """
 
 import ctypes
@@ -87,7 +87,7 @@ def read_blocks(of: Path, numbers: Sequence[int], size: int) -> Bytes:
         raise InputError(f"{of}: {len(numbers)} block numbers do not match {size} bytes")
     path = of.parent / FILE
     if not path.is_file():
-        raise InputError(f"{of}: a part of it is in {FILE}, a file that all ops of its folder share; it is missing")
+        raise InputError(f"{of}: part of it is in {FILE}, a file that all ops of its folder share, which is missing")
     check_readable(path, "the blocks of captured ops")
     stored = np.memmap(path, np.uint8, "r")
     if (max(numbers) + 1) * BLOCK > stored.size:
@@ -266,7 +266,7 @@ def _ne(file: GgufFile, key: str) -> Ne:
     ne0, ne1, ne2, ne3 = found = file.several(key, int, 4)
     if min(found) < 1 or math.prod(found) >= ADDRESSES:
         raise InputError(
-            f"{file.path}: {key} is {found}, expected sizes of at least 1 and a tensor that fits the address space"
+            f"{file.path}: {key} is {found}, expected sizes of at least 1 and a tensor that fits in the address space"
         )
     return ne0, ne1, ne2, ne3
 

@@ -59,7 +59,7 @@ class GgufFile:
         """The elements of an array, empty if the key is missing; InputError for wrong types or a wrong `number`."""
         found = self.fields.get(key, [])
         if not isinstance(found, list) or number not in (None, len(found)):
-            raise InputError(f"{self.path}: {key} is {found!r:.60}, expected an array of {number or 'any'} elements")
+            raise InputError(f"{self.path}: {key} is {found!r:.60}, expected {number or 'an array of'} elements")
         return tuple(self._of_kind(key, value, kind) for value in found)
 
     def _of_kind(self, key: str, value: object, kind: type[T]) -> T:
@@ -176,7 +176,7 @@ class BoundedReader(GGUFReader):
 
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:  # noqa: ANN401
         if raw_type == GGUFValueType.ARRAY:
-            _bounded(int(self._get(orig_offs + 4, np.uint64)[0]), "the elements of an array")
+            _bounded(int(self._get(orig_offs + 4, np.uint64)[0]), "elements of an array")
         return super()._get_field_parts(orig_offs, raw_type)
 
     def _build_fields(self, offs: int, count: int) -> int:
@@ -193,7 +193,7 @@ class BoundedReader(GGUFReader):
 
 def _bounded(number: int, what: str) -> int:
     if number > MOST_ELEMENTS:
-        raise ValueError(f"{what} are {number}, allowed: {MOST_ELEMENTS}")
+        raise ValueError(f"{number} {what}, allowed: {MOST_ELEMENTS}")
     return number
 
 

@@ -199,7 +199,7 @@ class Op:
 
     @cached_property
     def operands(self) -> Mapping[str, TensorView]:
-        """The part of each tensor that attention reads: of a mask wider than K, only the columns for K's rows."""
+        """The part of each tensor that attention reads: if the mask is wider than K, only the columns for K's rows."""
         mask = self.tensors.get("mask")
         if mask is None or mask.ne[0] == self.sizes.n_kv:
             return self.tensors

@@ -217,7 +217,7 @@ def cases_of(paths: Sequence[Path]) -> list[Case]:
 
 
 def told_apart(cases: Sequence[Case]) -> list[Case]:
-    """The cases; recordings with equal file names, such as those of two models, get their folder as a name prefix."""
+    """The cases; recordings with the same file name, such as those of two models, get their folder as a prefix."""
     files = {case.source.path for case in cases if isinstance(case.source, Recording)}
     times = Counter(path.stem for path in files)
     return [

@@ -173,7 +173,7 @@ def check(settings: object) -> tuple[Scenario | None, list[Refusal]]:
 
 
 def _checked(settings: dict[str, Any], variation: Variation, *, refuse: bool) -> tuple[Scenario | None, list[Refusal]]:
-    """The scenario from some settings, or its mistakes; with `refuse`, including those that ggml or the op rejects."""
+    """The scenario from some settings, or its mistakes; `refuse` adds what ggml or the op would reject."""
     try:
         scenario = Scenario.model_validate(settings)
     except ValidationError as error:
@@ -195,7 +195,7 @@ def _place(key: Key, case: Variation) -> Key:
 
 
 def checked(settings: object, name: str, prefix: str) -> Scenario:
-    """The scenario of some settings, with this name; InputError lists every mistake, each after the prefix."""
+    """The scenario from some settings, with this name; InputError lists every mistake, each after the prefix."""
     scenario, problems = check(settings)
     if scenario is None:
         raise InputError("\n".join(f"{prefix}: {problem}" for problem in problems))

@@ -43,7 +43,7 @@ STREAMS = {"Q": 1, "K": 2, "V": 3, "mask": 4, "sinks": 5}
 
 FLOATS_A_STEP = 8  # float32 values per step of Philox, which yields four 64-bit numbers
 
-UNUSED = 16  # added to a tensor's stream for the memory outside its view
+UNUSED = 16  # added to a tensor's stream number for the memory outside its view
 
 
 @dataclass(frozen=True)

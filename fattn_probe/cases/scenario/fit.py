@@ -57,7 +57,7 @@ class Statistics:
     """The spreads of the operands by name, and of the logits before softcap and mask.
 
     `logit_std` is the standard deviation of a row's unmasked logits; softmax ignores an offset common to the row.
-    `largest_weight` is the largest softmax weight of a row, averaged over rows. `unseen`: of KV rows no query sees.
+    `largest_weight`: a row's largest softmax weight, averaged over rows. `unseen`: share of KV rows that no query sees.
     """
 
     tensors: Mapping[str, Spread]
@@ -299,7 +299,7 @@ def mask_layout_of(op: Op) -> Settings | None:
 def mask_like(op: Op, inputs: Mapping[str, Bytes]) -> tuple[AnyMask, float, bool]:
     """The mask of a known kind that matches the most recorded entries in all planes, for a sample of the queries.
 
-    Also returns the share of equal entries, and whether the recorded mask differs between heads.
+    Also returns the share of matching entries, and whether the recorded mask differs between heads.
     """
     queries = spaced(np.arange(op.sizes.n_q), MOST_QUERIES)
     recorded = np.stack([mask_of(op, inputs, s)[:, queries] for s in range(op.tensors["mask"].ne[3])])
@@ -316,7 +316,7 @@ def mask_like(op: Op, inputs: Mapping[str, Bytes]) -> tuple[AnyMask, float, bool
 
 
 def kinds(recorded: Floats, queries: I64, n_kv_max: int) -> Iterator[AnyMask]:
-    """Masks that may equal a recorded mask (sequences, queries, KV rows), the simplest first."""
+    """Masks that may match a recorded mask (sequences, queries, KV rows), the simplest first."""
     seen = np.isfinite(recorded)
     n_seq, _, n_kv = seen.shape
     first, last, most = ends(seen)
@@ -337,7 +337,7 @@ def kinds(recorded: Floats, queries: I64, n_kv_max: int) -> Iterator[AnyMask]:
 
 
 def ends(seen: Bools) -> tuple[I64, I64, int]:
-    """The first and last KV rows that each query of the first sequence sees; the most rows that any query sees."""
+    """The first and last KV rows seen by each query of the first sequence; the largest number seen by any query."""
     first = seen[0].argmax(axis=1)
     last = seen.shape[2] - 1 - seen[0, :, ::-1].argmax(axis=1)
     return first, last, int(seen.sum(axis=2).max())

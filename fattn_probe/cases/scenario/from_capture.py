@@ -72,7 +72,7 @@ def from_capture(op: Op, inputs: Mapping[str, Bytes], name: str) -> CaptureLiken
         mask = {"kind": like.kind} | like.model_dump(mode="json", exclude_defaults=True)
         if share < 1:
             equal = f"{100 * share:.4g} % of the entries of `{like.kind}`"
-            missing.append(f"the mask: {equal} equal the recorded ones")
+            missing.append(f"the mask: {equal} match the recorded ones")
     optional = {
         "n_seq": (sizes.n_seq, 1),
         "scale": (params.scale, default_scale(sizes.hsk)),
@@ -159,13 +159,13 @@ def differences(recorded: Statistics, made: Statistics) -> Iterator[str]:
             yield f"the means of {name}'s channels: {said}"
         chance = CHANCE / math.sqrt(2 * spread.count)
         if abs(own.std - spread.std) > (UNLIKE + chance) * spread.std:
-            why = ", set for the logits" if name == "Q" else ""
+            why = ", set to match the logits" if name == "Q" else ""
             yield f"{name}'s width{why}: {spread.std:.3g} recorded, {own.std:.3g} made"
     if abs(made.largest_weight - recorded.largest_weight) > UNLIKE_WEIGHT * recorded.largest_weight:
         said = f"{recorded.largest_weight:.3g} recorded, {made.largest_weight:.3g} made"
-        yield f"the largest softmax weight of a row, the mean over rows: {said}"
+        yield f"the largest softmax weight of a row, averaged over rows: {said}"
     if recorded.unseen > made.unseen:
-        yield f"{100 * recorded.unseen:.3g} % of the KV rows, which no query sees, hold different values"
+        yield f"the contents of the {100 * recorded.unseen:.3g} % of KV rows that no query sees"
 
 
 def figures(found: CaptureLikeness) -> Iterator[tuple[str, float, float]]:

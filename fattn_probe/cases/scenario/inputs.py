@@ -119,8 +119,8 @@ class GeneratedRows:
     """The rows of K or V that the op reads, rounded to their type: [sequence, head, slice] gives (rows, head size).
 
     Uniform, constant and extreme data can start at any row. Data with normal numbers, which take a varying number of
-    draws, are generated one head at a time, in order. The last `keep` heads stay in memory, and earlier
-    ones restart the stream. Threads may share an object.
+    draws, are generated one head at a time, in order. The last `keep` heads stay in memory;
+    reading an earlier one restarts the stream. Threads may share an object.
     """
 
     def __init__(self, case: Case, name: str, keep: int = 2) -> None:

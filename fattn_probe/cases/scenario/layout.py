@@ -17,7 +17,7 @@ from fattn_probe.cases.op.op import row_size
 from fattn_probe.cases.scenario.spec import Spec
 
 MOST = 2**31
-"""Upper limit of rows, heads and elements, the same as for the op's sizes."""
+"""Upper limit on rows, heads and elements, the same as for the op's sizes."""
 
 
 class Contiguous(Spec):

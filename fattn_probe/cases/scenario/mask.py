@@ -99,7 +99,7 @@ class Alibi(_Past):
 
 
 class Sparse(Spec):
-    """A few random finite entries per row, the rest -inf, for use with `n_kv_max`: as in test-backend-ops."""
+    """A few random finite entries per row, the rest -inf, as in test-backend-ops; for use with `n_kv_max`."""
 
     kind: Literal["sparse"]
     finite: int | None = Field(default=None, ge=1)

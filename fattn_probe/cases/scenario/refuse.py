@@ -142,9 +142,9 @@ def _mask(op: Scenario) -> Iterator[Refusal]:
     # A mask that is wider than K: entries after K's rows count as finite for n_kv_max.
     at, columns = ("layout", "mask", "columns"), op.layout.mask.columns
     if columns is not None and columns < op.n_kv:
-        yield Refusal(at, f"{columns} is less than the {op.n_kv} KV rows, allowed: {op.n_kv} and more")
+        yield Refusal(at, f"{columns} is less than the {op.n_kv} KV rows, allowed: {op.n_kv} or more")
     elif columns is not None and op.n_kv_max:
-        yield Refusal(at, f"{columns} with n_kv_max, which bounds the finite entries of every row, allowed: left out")
+        yield Refusal(at, f"{columns} with n_kv_max, which bounds the finite entries of a row, allowed: no `columns`")
 
 
 def _sparse(op: Scenario, mask: AnyMask, path: tuple[str, ...]) -> Iterator[Refusal]:

@@ -71,6 +71,6 @@ def unknown(kind: Kind, word: str, name: str, known: Sequence[str]) -> InputErro
     """The error for an unknown name: shows the most similar `known` name, all names, or the command that lists them."""
     last = {shipped.rpartition("/")[2]: shipped for shipped in known}
     near = last.get(name) or next(iter(difflib.get_close_matches(name, [*known, *last], n=1)), "")
-    every = f"there are: {', '.join(known)}" if len(known) <= MOST_NAMED else f"`fattn-probe {kind} list` lists them"
+    every = f"available: {', '.join(known)}" if len(known) <= MOST_NAMED else f"`fattn-probe {kind} list` lists them"
     hint = f"did you mean {last.get(near, near)}?" if near else every
     return InputError(f"{word}: no such file, and no shipped {kind} of that name; {hint}")

@@ -50,9 +50,9 @@ def ensure(
 ) -> Build:
     """The build for a request with at least these kernels and programs; made or extended if necessary.
 
-    `sources` are additional files of ggml-cuda/ and ggml-base, `architectures` of libllama. `full` compiles everything
+    `sources` are additional files of ggml-cuda/ and ggml-base, `architectures` those of libllama. `full` compiles all
     that upstream compiles, `dry` only the parts for dry runs on a simulated GPU. A complete build is verified and
-    returned. A build is made and extended under a lock. `again` compiles everything anew, also in ccache.
+    returned. A build is made and extended under a lock. `again` compiles everything anew, without reusing objects.
     """
     names = tuple(case.name for case in kernels)
     wanted = Contents(

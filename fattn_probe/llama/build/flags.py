@@ -38,7 +38,7 @@ MORE_HEADERS = {
 # Makes launching code the same in every file, whatever constants its headers have (see `machine/run/executed`).
 LAUNCHING = (*UNOPTIMISED, "-ftoplevel-reorder", "-fno-keep-static-consts", "-ffunction-sections", "-fmerge-constants")
 BROADCAST = "binbcast.cu"
-"""Its hundreds of kernels do one operation per element, so -O0 gives the same bits, in half of the 19 s of -O1."""
+"""Its hundreds of kernels do one operation per element, so -O0 gives the same bits, and takes half of -O1's 19 s."""
 BODIES_ALONE = re.compile(r"/fattn-probe-(?:common|mma|tile|vec)-")
 """Files with the body of one attention kernel, or with kernels that run beside attention kernels."""
 MUTANTS = "mutants"
@@ -101,8 +101,8 @@ class Flags:
     def sim(self, source: str = "") -> tuple[str, ...]:
         """The command that compiles a rewritten .cu file as C++.
 
-        ggml-cuda.cu has no attention kernel, so it is compiled alike for all flavours and all NVIDIA architectures.
-        Code that only launches kernels is compiled alike for release and count builds, but not for check builds, which
+        ggml-cuda.cu has no attention kernel, so its command is the same for all flavours and NVIDIA architectures. Code
+        that only launches kernels has the same command in release and count builds, but not in check builds, which
         check the conversions of launch arguments.
         """
         launches = LAUNCHES_PREFIX in source and self.simulator.flavour not in ("debug", "coverage")

@@ -16,7 +16,7 @@ HEADERS = {
 }
 """One header from each wheel; a toolkit has all of these."""
 MAJOR = 13
-"""The CUDA version for which the simulator is tested, with the oldest and newest wheels that pyproject.toml allows."""
+"""The CUDA version of the simulator's tests, which use the oldest and newest wheels that pyproject.toml allows."""
 SYSTEM = Path("/usr/local/cuda")
 OR_TOOLKIT = f"or set CUDA_HOME to a toolkit of CUDA {MAJOR}"
 INSTALL_HEADERS = f"install them: `pip install {' '.join(HEADERS)}`, {OR_TOOLKIT}"

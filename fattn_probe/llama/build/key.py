@@ -42,8 +42,8 @@ class BuildRequest:
     """A description of the build to find or make.
 
     `arch` is nvcc's number without sm_ ("90", "120a"), or an AMD name ("gfx942"). `patches` are unified diffs, applied
-    to the overlay in order. `quants` are K-V type pairs ("q8_0-f16"), or ("all",), whose vec kernels
-    fattn.cu can then choose, which makes a separate build.
+    to the overlay in order. `quants` are K-V type pairs ("q8_0-f16"), or ("all",): fattn.cu can then also choose
+    their vec kernels, so each selection is a separate build.
     """
 
     tree: Tree

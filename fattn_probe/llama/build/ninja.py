@@ -74,7 +74,7 @@ def step_seconds(builds: Iterable[Path]) -> dict[str, float]:
 def logged(folder: Path, *, mend: bool = False) -> dict[str, list[str]]:
     """The last row of ninja's log for each output: start and end (ms), the output's time stamp and path, a digest.
 
-    `mend` ends half a row at the log's end, to which ninja would append its next row.
+    `mend` adds a newline to an incomplete last row, so that ninja does not append its next row to it.
     """
     try:
         with (folder / ".ninja_log").open("r+" if mend else "r", errors="replace") as file:
@@ -92,7 +92,7 @@ class TimeLeft:
     """An estimate of the time that a build in progress still needs.
 
     `known` has the seconds of each step in earlier builds, by label; an unknown step counts as average. The times are
-    scaled by the ratio of this build's finished steps to their earlier times.
+    scaled by how long this build's finished steps took, compared with earlier builds.
     """
 
     labels: set[str]

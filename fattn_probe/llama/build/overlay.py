@@ -247,7 +247,7 @@ def packed(task: Task) -> bytes:
     """The rewritten text of one file, compressed."""
     text, name, style = task
     if name == VENDOR:
-        # This header defines CUDA's names as HIP's names, and the simulator's HIP headers define these as CUDA's names.
+        # This header defines CUDA's names as HIP's names, and the simulator's HIP headers define HIP's as CUDA's.
         # A macro does not expand within itself, so HIP's name would remain.
         headers = (path.read_text() for path in (NATIVE / HIP_HEADERS).rglob("*.h"))
         names = {hip: cuda for header in headers for hip, cuda in NAME.findall(header)}
@@ -256,7 +256,7 @@ def packed(task: Task) -> bytes:
 
 
 def settle(growth: Growth, fresh: Path) -> None:
-    """Make the overlay equal to `fresh`; equal files and generated files stay untouched."""
+    """Make the overlay a copy of `fresh`; identical files and generated files stay untouched."""
     target, wanted = growth.folder / OVERLAY, set(files_of(fresh))
     if not target.exists():
         fresh = fresh.rename(target)

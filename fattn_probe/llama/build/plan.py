@@ -141,7 +141,7 @@ class Planner:
         compiles = [self.compile(f"{CUDA}/{name}", self.flags.kernel(name), log=not sim) for name in names]
         if sim:
             dry = self.contents.dry and self.flags.request.flavour not in ("check", "count")  # these need hooks
-            unused = SIM_KERNELS if dry else TENSOR_CORES if is_amd(self.flags.request.arch) else ()  # NVIDIA's
+            unused = SIM_KERNELS if dry else TENSOR_CORES if is_amd(self.flags.request.arch) else ()  # NVIDIA only
             counters = (COUNTERS,) if self.flags.request.flavour == "coverage" else ()
             files = (SIM_HOST, DEBUGGED, *counters, *(name for name in SIM_KERNELS if name not in unused))
             compiles += [self.compile(f"native/{name}", self.flags.simulator.native(name)) for name in files]

@@ -1,7 +1,7 @@
 """Precompile the headers that all attention kernels include: they take as long to compile as a small kernel itself.
 
 The compiler reads our header before a kernel's file (`-include`). If a precompiled header is beside it, g++ uses that
-one instead, and makes the same object, bit for bit. The depfile then does not list the included headers, with which
+one instead, and makes the same object, bit for bit. The depfile then does not list the included headers, by which
 ccache and ninja identify an object. So each kernel's file begins with a line that contains their digest.
 """
 
@@ -24,7 +24,7 @@ HEADERS, QUICK_HEADERS = "fattn-probe-headers.h", "fattn-probe-headers-quick.h"
 """Files in an overlay's ggml-cuda/: one for each set of flags, because g++ does not check that all flags agree."""
 TEXT = '#include "prelude.h"\n#include "fattn-common.cuh"\n'
 FEW = 4
-"""The least number of kernels worth a precompiled header: it takes 2.4 s, and saves 0.65 s of 1.7 to 3 s per kernel."""
+"""The fewest kernels for which a precompiled header pays off: it takes 2.4 s, and saves 0.65 s of 1.7 to 3 s each."""
 MOST = 16
 """The number of precompiled headers that the cache keeps; each takes 80 MB, and the oldest are removed."""
 
@@ -55,7 +55,7 @@ def precompiled(folder: Path, plan: Plan, env: Mapping[str, str], compilers: Seq
     try:
         for name, steps in missing.items():
             link = folder / "overlay" / CUDA / f"{name}.gch"
-            command = steps[0].command  # a kernel's; it becomes the header's, without the output
+            command = steps[0].command  # for a kernel; changed below to precompile the header
             words = [word for word in command[: command.index("-MD")] if word != "ccache"]
             words[(at := words.index(name)) - 1 : at + 1] = []
             words[-1:] = ["c++-header", f"overlay/{CUDA}/{name}", "-o"]
@@ -74,7 +74,7 @@ def precompiled(folder: Path, plan: Plan, env: Mapping[str, str], compilers: Seq
 
 
 def make(folder: Path, command: Sequence[str], env: Mapping[str, str], made: Path) -> None:
-    """Precompile a build's header into the cache, and remove the oldest of the others there."""
+    """Precompile a build's header into the cache, and remove the oldest ones beyond MOST."""
     run([*command, made / f"{Path(command[-2]).name}.gch", f"-fdebug-prefix-map={folder}=."], cwd=folder, env=env)
     others = sorted(PRECOMPILED.root.glob("*/"), key=lambda path: path.stat().st_mtime)
     for path in others[: -MOST + 1]:

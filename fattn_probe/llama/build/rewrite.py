@@ -97,7 +97,7 @@ def _rewrite_directives(draft: Draft, *, unrolls: bool) -> None:
 
 
 def _rewrite_lockstep(draft: Draft) -> None:
-    """Restore each `__syncwarp()` that upstream omits for HIP: an AMD wave runs in lockstep, but its fibers do not."""
+    """Restore each `__syncwarp()` that upstream omits for HIP: AMD waves run in lockstep, but simulated ones do not."""
     for index in draft.where.get("__syncwarp", ()):
         before = reversed(range(draft.places[index]))
         place = next((place for place in before if draft.tokens[place].kind not in ("space", "comment")), 0)

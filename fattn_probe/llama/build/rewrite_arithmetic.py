@@ -30,7 +30,7 @@ def rewrite_divisions(draft: Draft, device: Spans) -> None:
     """Turn `a / b` into `a *simt::divided_by* b`, `a % b` likewise, and `a /= b` into `a *= simt::reciprocal_of = b`.
 
     Overloads then select the kind of division by the operand types. Precedence and associativity do not change, because
-    those of `*` and `/` are equal. A division stays if both operands are `sizeof` or integer literals.
+    they are the same for `*` and `/`. A division stays if both operands are `sizeof` or integer literals.
     """
     for index in draft.where.get("/", ()):
         left, right = index - 1, index + 1

@@ -126,7 +126,7 @@ def _mnemonic(text: str) -> str:
 def _function(text: str, operands: int | None, known_ptx: frozenset[str]) -> str | None:
     """The function for PTX text, preferably the function with immediates and special registers in its name.
 
-    Returns None for PTX that the simulator does not support: an unknown instruction, or any text but a single one
+    Returns None for unsupported PTX: an unknown instruction, or any text other than a single instruction
     with operands in order, from %0. `cp.async.cg.shared.global [%0], [%1], 16;` becomes `cp_async_cg_shared_global_16`.
     """
     used = dict.fromkeys(re.findall(r"%(\d+)", text.replace("%%", "")))

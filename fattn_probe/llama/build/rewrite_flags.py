@@ -4,7 +4,7 @@
 
 g++ would compile `process_tile`, and everything inlined into it, once for each value. So the body moves to a function
 that takes the flag as an argument, and the template only calls it. A kernel of fattn-mma-f16.cuh then compiles in half
-the time, one of fattn-tile.cuh for a single head in two thirds; the outputs have the same bits.
+the time, and one of fattn-tile.cuh for a single head in two thirds of it; the outputs have the same bits.
 """
 
 import re
@@ -190,6 +190,6 @@ def _move(draft: Draft, template: Template) -> None:
 
 
 def _answers(flag: str, asked: re.Match[str]) -> str:
-    """The test whether a condition is constant, made for both values of a flag that is now an argument."""
+    """The test of whether a condition is constant, made for both values of a flag that is now an argument."""
     true, false = (re.sub(rf"\b{flag}\b", value, asked[0]) for value in ("true", "false"))
     return asked[0] if true == asked[0] else f"({flag} ? {true} : {false})"

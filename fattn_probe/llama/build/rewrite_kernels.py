@@ -123,8 +123,8 @@ def rewrite_kernels(draft: Draft, *, bodies: Bodies = "all", split: bool = False
         apart = split and plain and _split(draft, function, bodies=bodies)
         if bodies != "all" and split and not apart:
             raise BuildError(
-                f"the kernel {function.name} cannot be compiled separately from its host function: its parameters "
-                "need names and no defaults, and its launch bounds no #if"
+                f"the kernel {function.name} cannot be compiled separately from its host function: each parameter "
+                "needs a name and no default, and its launch bounds must not depend on an #if"
             )
         if bodies == "none":
             draft.erase(function.start, function.stop)

@@ -231,7 +231,7 @@ def _placed(statements: tuple[Statement, ...], around: Around) -> Iterator[tuple
 
 
 def _meeting(body: Body, product: Update, later: Update) -> list[str] | None:
-    """C++ tests for whether a sum's first operand is an earlier product; None if it never is.
+    """C++ tests of whether a sum's first operand is an earlier product; None if it never is.
 
     Nothing else may change the element in between.
     """
@@ -254,7 +254,7 @@ def _meeting(body: Body, product: Update, later: Update) -> list[str] | None:
 
 
 def _condition(draft: Draft, product: Update, later: Update) -> list[str] | None:
-    """C++ tests for whether product and sum meet in one basic block; None if they never do.
+    """C++ tests of whether product and sum meet in one basic block; None if they never do.
 
     If a loop around only the sum does not index the elements, product and sum meet in its first iteration. An `if`
     around only one of them must be decided at compile time. A pointer test around the sum may also be decided at run

@@ -16,7 +16,7 @@ SIM = Path(__file__).parents[2] / "native/sim"
 MACRO = re.compile(r"\bSIMT_(?:AHEAD|AMD|ARCH|CHECK|COUNT|GFX_NUMBER|WARP)\b")
 TURING = 750  # `__CUDA_ARCH__`
 TENSOR_CORE_GENERATIONS = (900, 800, 0)
-"""The least `__CUDA_ARCH__` of each group for which the simulator's tensor cores are compiled alike."""
+"""The lowest `__CUDA_ARCH__` of each group for which the simulator's tensor cores are the same code."""
 X86_V3 = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
 # For SIM_HOST, which has no loop over data: it compiles in half the time that -O1 takes.
 UNOPTIMISED = ("-O0", "-g1")
@@ -136,8 +136,8 @@ class SimulatorFlags:
     def native(self, source: str) -> tuple[str, ...]:
         """The command for a file of the simulator, given relative to native/: optimised in every flavour."""
         level = UNOPTIMISED if source == SIM_HOST else ("-O2", "-g" if source == DEBUGGED else "-g1")
-        # No other library replaces these functions, so g++ may inline them, except with AddressSanitizer: seeing that
-        # the end of a fiber does not return, it would clear a stack whose bounds it does not know.
+        # No other library replaces these functions, so g++ may inline them, but not with AddressSanitizer: if it saw
+        # that the end of a fiber does not return, it would clear a stack whose bounds it does not know.
         inlined = () if self.sanitize else ("-fno-semantic-interposition",)
         generation = next(first for first in TENSOR_CORE_GENERATIONS if cuda_arch(self.arch) >= first)
         macros = self.macros | {"SIMT_ARCH": f"={generation}"}

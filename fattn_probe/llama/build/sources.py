@@ -40,7 +40,7 @@ UNUSED_BY_MOST = ("ggml-backend-meta.cpp",)
 SELDOM = re.compile(r"llama-(?:kv-cache-(?:dsa|dsv4|msa)|memory-(?:hybrid|recurrent)|moe-cache|sampler).*\.cpp")
 """Files of libllama that few models call (21 of 81 s): compiled when a run calls one, as are files of src/models/."""
 UNITS, UNIT_PREFIX = 3, "fattn-probe-libllama-"
-"""The other files of libllama are joined into this many files: they take 56 s alone, 36 s as four, 32 s as two."""
+"""The other files of libllama are joined into this many files: separately they take 56 s, as four 36 s, as two 32 s."""
 ALL_QUANTS = "all"
 INSTANCES = "template-instances"
 LAUNCHES = "launches"
@@ -185,7 +185,7 @@ def cpu_sources(tree: Tree, machine: str) -> tuple[str, ...]:
 
     The portable files are the first list in its CMakeLists; without that list, the result is empty. Excluded are
     llamafile's matrix product, which attention does not use; `cpu-feats.cpp`, which is for loadable variants; and two
-    files `repack.cpp`, which take a quarter of the compile time and serve only builds with GGML_USE_CPU_REPACK.
+    files named `repack.cpp`, which take a quarter of the compile time and serve only builds with GGML_USE_CPU_REPACK.
     """
     cmake, source = text_of(tree, f"{GGML}/ggml-cpu/CMakeLists.txt"), tree.root / GGML
     match = re.search(r"list\s*\(APPEND GGML_CPU_SOURCES\s([^)]*)\)", cmake)
@@ -216,7 +216,7 @@ def vec_pairs(tree: Tree, quants: tuple[str, ...]) -> tuple[str, ...]:
     """The K-V type pairs for which fattn.cu dispatches to vec kernels: upstream's defaults and `quants`.
 
     The default of GGML_CUDA_FA_QUANTS is in ggml/CMakeLists.txt. The older option GGML_CUDA_FA_ALL_QUANTS selects
-    either all pairs or only the pairs of equal types (f16, q4_0, q8_0, bf16).
+    either all pairs or only the pairs of identical types (f16, q4_0, q8_0, bf16).
     """
     types = vec_types(tree)
     every = tuple(f"{k}-{v}" for k in types for v in types)
@@ -248,7 +248,7 @@ def launching_files(
 
     For kernels of one head size, it is the file with all cases of that size, which takes 2.4 s to compile. Otherwise,
     at most `most` files have only the needed cases. A file's name has one bit per case: the case's number among `every`
-    case of the tree. A file takes 1 s, plus 35 ms per host function. Cases with the same DV share them, and a file.
+    case of the tree. A file takes 1 s, plus 35 ms per host function. Cases with the same DV share functions and a file.
     """
     there, numbers = set(files), {case: number for number, case in enumerate(every)}
     chosen = [int(match[1], 16) for match in map(OF_CASES.search, there) if match]
@@ -280,7 +280,7 @@ def common_files(
     """The additional files with kernels of COMMON that run beside these kernels, beyond those that `files` contain.
 
     They are chosen as in `launching_files`. A name also contains the sum of the distinct ncols1 (powers of two) of
-    kernels without stream-K; a stream-K case has the columns. A file takes 0.25 s to compile, plus 25 ms per kernel.
+    kernels without stream-K; stream-K cases include theirs. A file takes 0.25 s to compile, plus 25 ms per kernel.
     """
     numbers = {case: number for number, case in enumerate(every)}
     chosen = [(int(match[1], 16), int(match[2], 16)) for match in map(COMMON_OF.search, files) if match]

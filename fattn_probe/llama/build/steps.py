@@ -34,7 +34,7 @@ class BuildStep:
     def shell(self) -> str:
         """The command line.
 
-        g++ writes the build folder as `.` into debug information, so equal sources give equal objects in any folder;
+        g++ writes the build folder as `.` into debug information, so a source gives the same object in any folder;
         nvcc has no such option for device code. A linked file, which is the command's last word, is written beside its
         final path and then renamed, because a program of this build may be starting at the same time.
         """

@@ -90,7 +90,7 @@ def class_name(name: str) -> str:
 
 
 def defining_class(name: str, files: Iterable[Path]) -> str | None:
-    """The name of the file that defines members of the class of a demangled function or vtable, or None."""
+    """The name of the file that defines members of a demangled function's or vtable's class, or None."""
     owner = class_name(name).split()[-1:]
     if not owner:
         return None

@@ -44,7 +44,7 @@ class Logic:
 
 
 def truth_of_value(value: str | None) -> bool | None:
-    """The truth value of a condition whose value gdb printed."""
+    """The truth value of a condition, from the value that gdb printed; None if unknown."""
     if value in ("true", "false", None):
         return None if value is None else value == "true"
     if POINTER.match(value):

@@ -1,6 +1,6 @@
 """The families of attention kernels: names, template parameters, division of work.
 
-`run`, `plan`, `inspect`, `build` and the history support every family here. CONTRIBUTING.md: how to add one.
+`run`, `plan`, `inspect`, `build` and the history support every family here. CONTRIBUTING.md explains how to add one.
 """
 
 from collections.abc import Callable, Mapping

@@ -19,7 +19,7 @@ class AttentionKernel:
     the unmasked KV rows (`n_kv_max`). `blocks` is gridDim. A block has `warps` warps (blockDim.y; in tile and vec
     kernels, an AMD wave of 64 lanes counts as two), and `warps_per_column` of them (upstream's `np`) share each column.
     A warp works on `columns` columns. `sums_in_f32`: mma_f16 adds P*V in float32, not in f16. `max_offset` is added to
-    a column's maximum (FATTN_KQ_MAX_OFFSET). `scanned`: an earlier kernel has found the row from which all is hidden.
+    a column's maximum (FATTN_KQ_MAX_OFFSET). `scanned`: an earlier kernel has found where the visible KV rows end.
     """
 
     family: Family

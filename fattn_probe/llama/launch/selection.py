@@ -17,7 +17,7 @@ from fattn_probe.llama.launch.record import Dim3, LaunchRecord
 from fattn_probe.llama.launch.tiles import ntiles
 
 GOLDEN = (np.sqrt(5) - 1) / 2
-"""The golden ratio minus 1: any number of its multiples have evenly spread fractional parts."""
+"""The golden ratio minus 1: its multiples have evenly spread fractional parts, however many there are."""
 
 
 @dataclass(frozen=True)

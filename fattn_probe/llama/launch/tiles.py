@@ -149,7 +149,7 @@ def tiles_of(kbc: int, kbc_stop: int, grid: Grid, limits: Limits | None = None) 
 def tiles_in_turn(
     blockIdx: tuple[int, int, int], parallel_blocks: int, grid: Grid, limits: Limits | None = None
 ) -> tuple[TileWork, ...]:
-    """The tile of a block in a kernel without stream-K; the block does one KV step of every `parallel_blocks`."""
+    """The tile of a block in a kernel without stream-K; the block does one in every `parallel_blocks` KV steps."""
     jt, turn, zt = blockIdx
     tile = tile_at(zt * grid.iter_j + jt, grid)
     limit = _limit(tile, limits)

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 CHUNK = 1 << 18
 ATTEMPTS = 3
 MOST_BYTES = 1024 * MIB
-"""Size limit of a download, in bytes; the default source's sdist has 36 MiB."""
+"""Size limit of a download, in bytes; the default source's sdist is 36 MiB."""
 BROKEN = (OSError, http.client.HTTPException)
 
 Progress = Callable[[str, int, int | None], None]

@@ -72,10 +72,10 @@ def read_fault(path: Path) -> HistoricFault:
     patch = load(path)
     named, reference = _NAME.fullmatch(patch.name), _REFERENCE.search(patch.about)
     if not named or not reference or named["number"] != reference["number"]:
-        raise InputError(f"{path}: it must be NUMBER-SLUG.patch, and its text end in `Modelled on OWNER/NAME#NUMBER.`")
+        raise InputError(f"{path}: name it NUMBER-SLUG.patch, and end its text with `Modelled on OWNER/NAME#NUMBER.`")
     for key in FAULT_KEYS:
         if not patch.value(key):
-            raise InputError(f"{path}: the head has no `# {key}:`; it needs {', '.join(FAULT_KEYS)}")
+            raise InputError(f"{path}: the header has no `# {key}:`; it needs {', '.join(FAULT_KEYS)}")
     for key, known in (("family", FAMILIES), ("catch", get_args(Catch))):
         if patch.value(key) not in known:
             raise InputError(f"{path}: {key}: {patch.value(key)!r} is not one of {', '.join(known)}")

@@ -14,11 +14,11 @@ from fattn_probe.llama.source.tree import GGML_LANDMARK, LANDMARK, OUTSIDE_GGML,
 
 MOST_MEMBERS = 100_000
 MOST_BYTES = 2048 * MIB
-"""Limit on the bytes of all members of an archive; the default source's sdist has 170 MiB in 4,191 members."""
+"""Limit on the bytes of all members of an archive; the default source's sdist unpacks to 170 MiB in 4,191 members."""
 MOST_KEPT = 512 * MIB
-"""Limit on the bytes of the unpacked members; a tree of October 2026 has 10 MB."""
+"""Limit on the bytes of the unpacked members; a tree of October 2026 is 10 MB."""
 MOST_RATIO = 100
-"""Limit on the compression ratio; the default source's sdist has 5, an archive of zeros 1000."""
+"""Limit on the compression ratio: 5 for the default source's sdist, 1000 for an archive of zeros."""
 BROKEN = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
 
@@ -42,7 +42,7 @@ def unpack(archive: Path, target: Path) -> None:
                     raise InputError(f"{archive.name} would unpack to more than {most // MIB} MiB: not used")
             files = list(kept_members(members, *find_prefix(archive, members)))
             if sum(member.size for member, _ in files) > MOST_KEPT:
-                raise InputError(f"the llama.cpp tree in {archive.name} has more than {MOST_KEPT // MIB} MiB: not used")
+                raise InputError(f"the llama.cpp tree in {archive.name} exceeds {MOST_KEPT // MIB} MiB: not used")
             for member, relative in files:
                 # Write one regular file.
                 path = target / relative

@@ -185,7 +185,7 @@ def test_logits_of_related_operands_change_Q_and_say_so():
     inputs["K"].view(np.float16).reshape(2, 256, 64)[:] = np.tile(Q[[0, 4]], (1, 16, 1)).astype(np.float16)
     found = from_capture(case.op, inputs, "like")
     assert found.made.logit_std == pytest.approx(found.recorded.logit_std, rel=0.03)
-    assert any(said.startswith("Q's width, set for the logits") for said in found.missing)
+    assert any(said.startswith("Q's width, set to match the logits") for said in found.missing)
 
 
 def test_what_no_distribution_can_say_is_said():
@@ -198,7 +198,7 @@ def test_what_no_distribution_can_say_is_said():
     said = "; ".join(from_capture(case.op, inputs, "like").missing)
     assert "K's heads: the widest is" in said
     assert "the means of K's channels" in said
-    assert "the mask: 99.98 % of the entries of `causal` equal the recorded ones" in said
+    assert "the mask: 99.98 % of the entries of `causal` match the recorded ones" in said
 
 
 def test_outliers_have_the_kurtosis_and_the_tails_and_few_elements_make_none():
@@ -251,7 +251,7 @@ def test_every_plane_of_a_mask_by_head_counts_and_one_that_differs_is_not_copied
     op, inputs = by_head(case, planes)
     missing = from_capture(op, inputs, "like").missing
     assert "the mask: it differs between heads, and a scenario's mask is the same for all heads" in missing
-    assert "the mask: 75 % of the entries of `masked_tiles` equal the recorded ones" in missing
+    assert "the mask: 75 % of the entries of `masked_tiles` match the recorded ones" in missing
     op, inputs = by_head(case, np.zeros((2, 4, 256)))
     alike = [said for said in from_capture(op, inputs, "like").missing if "mask" in said]
     assert alike == ["the layout of the mask: its shape, its strides or its offset"]

@@ -72,11 +72,11 @@ def test_head_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("# cause: the last row\n", "", "the head has no `# cause:`"),
+        ("# cause: the last row\n", "", "the header has no `# cause:`"),
         ("family: tail and bounds", "family: luck", "family: 'luck' is not one of 32-bit products"),
         ("catch: verdict", "catch: luck", "catch: 'luck' is not one of verdict"),
         ("shows: gqa on h200", "shows: gqa", "'gqa' is not `SCENARIO on DEVICE`"),
-        ("#1.", "#2.", "end in `Modelled on OWNER/NAME#NUMBER.`"),
+        ("#1.", "#2.", "end its text with `Modelled on OWNER/NAME#NUMBER.`"),
     ],
 )
 def test_mistakes_in_a_head(tmp_path, old, new, said):

@@ -149,7 +149,7 @@ def test_endings_that_are_no_verdict_on_the_kernel(code, stderr, words):
 def test_a_limit_of_addresses_is_no_verdict_and_no_lost_run(monkeypatch, code, said):
     """Under `ulimit -v`, a run was lost, or failed with a CUDA error of ggml's pool."""
     monkeypatch.setattr(resource, "getrlimit", lambda which: (2 << 30, resource.RLIM_INFINITY))
-    with pytest.raises(MachineError, match=r"may have 2 GiB of addresses here .* reserves 16 GiB .*`ulimit -v unlimi"):
+    with pytest.raises(MachineError, match=r"may use 2 GiB of address space here .* reserves 16 GiB .*`ulimit -v unl"):
         ended(code, said)
     assert isinstance(ended(1, "another reason\n"), Lost)
     monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
