@@ -1,6 +1,6 @@
 """The matrix: one suite on every GPU of the catalogue with llama.cpp releases of several years, on one page.
 
-On one GPU, the suite also runs with every release on the index: each night with some of these.
+On one GPU, the suite also runs with every release on the index: each night with some of them.
 """
 
 import json
@@ -83,7 +83,7 @@ CELLS = Document("the results of the matrix", list[MatrixCell])
 
 
 def shared_builds(devices: Iterable[Device], sources: Sequence[str]) -> list[SharedBuild]:
-    """The builds of the matrix, the most valuable first, because a run may end early.
+    """The builds of the matrix, the most valuable first, so that a run that ends early includes these builds.
 
     The order is: the newest release on all GPUs, the other releases on one GPU of each architecture, the rest.
     """
@@ -161,7 +161,7 @@ def from_json(text: str) -> list[MatrixCell]:
 
 
 def ordered(cells: Iterable[MatrixCell]) -> list[MatrixCell]:
-    """The cells by release, oldest first, then by compute capability and name; if two share a place, the newer."""
+    """The cells by release, oldest first, then by compute capability and name; the newer of two for one place."""
     newest = {(cell.source, cell.device): cell for cell in sorted(cells, key=lambda cell: cell.started)}
     age = dict(zip(RELEASES, range(len(RELEASES)), strict=True))
     return sorted(
@@ -219,7 +219,7 @@ def _known(found: Sequence[MatrixCell]) -> Iterator[str]:
     yield from ("## Known defects of llama.cpp", "")
     ids = sorted({id for cell in found for id in cell.known})
     if not ids:
-        yield "None was met."
+        yield "None occurred."
         return
     yield from ("| defect | what | releases | GPUs | cases |", "| --- | --- | --- | --- | --- |")
     for id in ids:
