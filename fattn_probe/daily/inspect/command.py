@@ -41,7 +41,7 @@ def _render(item: Examined, verbose: bool) -> Iterator[RenderableType]:
     if item.tensors is not None:
         yield Text("\nTensors in memory", "bold")
         for check in item.tensors.checks:
-            same = f"{check['bytes']} bytes, equal to the input"
+            same = f"{check['bytes']} bytes, identical to the input"
             differs = f"{check['differing']} of {check['bytes']} bytes differ from the input, "
             said, style = (f"{differs}the first at {check['first']}", "red") if check["differing"] else (same, "")
             yield Text(f"{check['name']}: {said}", style)

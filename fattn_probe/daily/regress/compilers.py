@@ -39,7 +39,7 @@ NICE = 3
 """Nice value of the compilers: judging comes first, since any case that is ready may be the first failure."""
 
 MOST_IN_A_WAVE, WHOLE = 32, 40
-"""Largest wave while more than `WHOLE` kernels are left. The rest is one wave, since another would cost a link."""
+"""Largest wave while more than `WHOLE` kernels are left. The rest is one wave, since another wave would cost a link."""
 HOST, UNKNOWN = 4, 64
 """Cost of a build's host code, and extra cost while its kernels are unknown, in units of one kernel's cost."""
 LINKS = 3

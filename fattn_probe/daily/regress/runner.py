@@ -189,7 +189,7 @@ class Standing:
         """`compiled 12 of 57 kernels, judged 34 of 860 cases, 2 fail, 32 pass, 0:41, about 4:08 left: gqa`."""
         compiled, left = (str(self.schedule.compilers), self.schedule.seconds_left) if self.schedule else ("", None)
         words = [compiled] * bool(compiled) + [f"judged {self.judged} of {self.cases} cases"]
-        words += [f"{self.reused} as before"] if self.reused else []
+        words += [f"{self.reused} reused"] if self.reused else []
         words += [f"{self.statuses[status]} {status}" for status in ORDER[1:] + ORDER[:1] if self.statuses[status]]
         words += [clock(time.monotonic() - self.began)]
         words += [f"about {clock(left)} left"] if left else []

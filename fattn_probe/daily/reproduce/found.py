@@ -182,7 +182,7 @@ def case_of(stored: StoredCase) -> tuple[Case, str]:
 
 
 def candidates(stored: StoredCase) -> Iterator[tuple[Case, str]]:
-    """Cases that may equal the stored one, each with its name on a command line."""
+    """Cases that may be the stored one, each with its name on a command line."""
     if stored.name.startswith(f"{OP}("):
         for separate_V in (False, True):
             yield resolve(from_ops(stored.name, separate_V=separate_V), stored.name, "upstream"), ""

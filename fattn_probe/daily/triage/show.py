@@ -150,7 +150,7 @@ def pasted(command: str) -> str:
 def row(of: Mapping[str, Any]) -> tuple[str, ...]:
     """The table row of a layer."""
     attention = ", ".join(f"{number} {status}" for status, number in of["attention"].items())
-    others = f"{of['ran'] - of['wrong']} right" + (f", {of['wrong']} wrong" if of["wrong"] else "")
+    others = f"{of['ran'] - of['wrong']} correct" + (f", {of['wrong']} wrong" if of["wrong"] else "")
     nearest = f"{of['worst']} {of['share']:.1g}x" if of["worst"] and of["share"] else ""
     spoilt = f"{of['spoilt']} of {of['tensors']} not finite" if of["spoilt"] else f"{of['tensors']} finite"
     name = "-" if of["layer"] is None else str(of["layer"])

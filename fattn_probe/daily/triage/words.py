@@ -72,7 +72,7 @@ def said_of(guilty: Guilty) -> str:
         case PartsWithout(node=node, other=other):
             return (
                 f"The first tensor that differs without flash attention is {named(node)}: "
-                f"its largest value is {node.largest:.4g}, and {other.largest:.4g} without"
+                f"its largest value is {node.largest:.4g} with flash attention and {other.largest:.4g} without"
             )
     raise AssertionError("not a culprit")
 
@@ -110,7 +110,7 @@ def scope(result: TriageResult) -> str:
     """List the results that are correct."""
     judged = [found for found in result.judgements if found.status is Status.PASS]
     compared = sum(isinstance(found, TensorDifference) for node in result.nodes for found in node.on.values())
-    words = [f"{many(len(judged), 'attention op')} right on {' and '.join(result.targets)}"]
+    words = [f"{many(len(judged), 'attention op')} correct on {' and '.join(result.targets)}"]
     if compared:
         words.append(f"so are {many(compared, 'other op')[:-4]}")
     if result.nodes:

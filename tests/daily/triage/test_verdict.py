@@ -314,7 +314,7 @@ CACHE = {"type": "f16", "inf": 4}
 SAID = {
     "innocent": (
         result_of(ops(), nodes()),
-        "Nothing is wrong: 2 attention ops are right on sim:h200, so are 18 other ops, and 18 tensors are finite.",
+        "Nothing is wrong: 2 attention ops are correct on sim:h200, so are 18 other ops, and 18 tensors are finite.",
     ),
     "designed": (
         result_of(ops(passed(warning="increments are lost")), nodes()),
@@ -359,7 +359,7 @@ SAID = {
     "parts": (
         result_of(ops(), nodes(), without(ffn_out_0={"largest": 2.0})),
         "The first tensor that differs without flash attention is ffn_out-0 (MUL_MAT, f32, layer 0, step 0): its "
-        "largest value is 1, and 2 without; attention is correct, in 2 of 2 judged ops.",
+        "largest value is 1 with flash attention and 2 without; attention is correct, in 2 of 2 judged ops.",
     ),
 }
 

@@ -32,8 +32,8 @@ def trace_dispatch(debugger: Debugger, plan: Mapping[str, Any]) -> tuple[list[Do
     debugger.delete(*entry)
     if not set(entry).intersection(stop.breakpoints):
         return [], stop
-    # Conditions call some functions of the entry's file. The walk steps into functions in headers: their lines
-    # are in one compilation unit per kernel, and a search in all units takes seconds.
+    # Conditions call some functions of the entry's file, so these get breakpoints. The walk steps into functions in
+    # headers: their lines are in one compilation unit per kernel, and finding them in all units would take seconds.
     first, *functions = plan["functions"]
     points = _insert(debugger, [each["location"] for each in functions if each["file"] == first["file"]])
     walk = _Walk(debugger, plan)

@@ -189,7 +189,7 @@ class StageDeviation:
 class Stage:
     """A quantity at a point of the kernel, found and expected; `bound` and `labels` (coordinates) broadcast.
 
-    The bound covers the difference between compilers: the debug build, which is read, does not fuse multiply-adds.
+    The bound covers the difference between compilers: the debug build, which is traced, does not fuse multiply-adds.
     `place` is the line (`file:line`) before which the quantity was read.
     """
 

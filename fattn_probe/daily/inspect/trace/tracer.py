@@ -104,7 +104,7 @@ class Tracer:
                 at = {name: np.array(index) for name, index in asdict(worst.at).items()}
                 value, expected = (np.array([number], np.float32) for number in (worst.value, worst.expected))
                 place_of_dst = self._places[FINISHED]
-                wrong = Stage("dst, by the verdict", "output", value, expected, np.zeros(1), at, place_of_dst)
+                wrong = Stage("dst, according to the verdict", "output", value, expected, np.zeros(1), at, place_of_dst)
                 traced = replace(traced, stages=(*traced.stages, wrong))
         return traced
 
@@ -130,7 +130,7 @@ class Tracer:
     def model(self, launches: Sequence[LaunchRecord] = ()) -> tuple[tuple[ModelledRows, Geometry] | None, str]:
         """The rounding model and geometry of the launches (default: of a dry run), or the reason for having none."""
         if self.target.engine != "sim":
-            return None, "what follows the last KV step is read on simulated GPUs only"
+            return None, "values after the last KV step are read only on simulated GPUs"
         session = self.inspector.session
         arch, constants = arch_number(arch_of(self.target)), known_constants(session.options.tree)
         launches = launches or dry_launches(session, self.case, self.target)

@@ -244,7 +244,7 @@ class SideBySide:
 
     @property
     def titles(self) -> tuple[str, str]:
-        """The two titles: case and device, plus another property if these are equal."""
+        """The two titles: case and device, plus another property if these are the same."""
         titles = (title_of(self.a.about), title_of(self.b.about))
         telling = [name for name in self.a.about if self.a.about[name] != self.b.about.get(name)]
         if titles[0] != titles[1] or not telling:
