@@ -22,7 +22,7 @@ AXES = {"x": 0, "y": 1, "z": 2}
 
 
 def render_examined(done: Sequence[Examined], verbose: bool) -> RenderableType:
-    """Show one inspection in full, two side by side, or more one after the other; then where to learn more."""
+    """Show one inspection in full, two side by side, or several one after the other; then where to learn more."""
     both = pair(done)
     if both is not None:
         return render_side_by_side(side_by_side(*both), verbose=verbose)

@@ -126,8 +126,8 @@ class Result:
     `reason` is the first line of the judgement's reason, `failure` all of it. `metrics` come from `results.metrics_of`;
     only a wrong output has an `error_map`. `launches` has one JSON line per launch record. `diagnosis` is the first
     cause of a wrong output, in words. `unlike_base` describes how the launches of an edited or patched llama.cpp differ
-    from those of its base (`run/base.py`). `fingerprint` is the case's (`case_fingerprint`), empty in runs of older
-    versions. `reused`: this is the verdict of an earlier run, which executed the same code.
+    from those of its base (`run/base.py`). `fingerprint` is a digest of the case (`case_fingerprint`), empty in runs
+    of older versions. `reused`: this is the verdict of an earlier run, which executed the same code.
     """
 
     name: str
@@ -301,7 +301,7 @@ WHOLE = RunPart()
 
 @dataclass(frozen=True)
 class Settings:
-    """How a run judged its cases (None if unknown), and its filter of names."""
+    """How a run judged its cases (None if unknown), and its name filter."""
 
     checks: Checks | None = None
     only: str = ""

@@ -140,7 +140,7 @@ class EntryRun:
         return len(self.results) == len(self.left) and not (self.ordered and self.orders is None)
 
     def settled(self, result: Result) -> Result:
-        """Add what is known so far; no fingerprint until its orders have run, so a resumed run judges it again."""
+        """Add what is known so far; the fingerprint only after all orders, so that a resumed run judges it again."""
         if result.name in self.ordered and result.output:
             if self.orders is None:
                 return result

@@ -126,7 +126,7 @@ class Chooser:
     def views(self) -> str:
         """The properties of this op's operands that upstream's test cannot express."""
         offsets = [name for name, view in self.op.tensors.items() if view.offset]
-        return f" (it cannot express offsets, which {', '.join(offsets)} has here)" if offsets else ""
+        return f" (it cannot express the offsets of {', '.join(offsets)})" if offsets else ""
 
     @functools.cached_property
     def listed(self) -> str | None:

@@ -174,7 +174,7 @@ def unknown(ops: Sequence[AttentionOp]) -> Unknown | None:
     found = [one for op in ops for one in op.found]
     lost = [one for one in found if one.status is Status.LOST]
     if lost:
-        return Unknown(f"{len(lost)} of {len(found)} runs were lost, first {lost[0].case} on {lost[0].on}", lost=True)
+        return Unknown(f"{len(lost)} of {len(found)} runs were lost, such as {lost[0].case} on {lost[0].on}", lost=True)
     if any(one.status is Status.PASS for one in found):
         return None
     reasons = [*(op.unjudged for op in ops if op.unjudged), *(f"{one.on}: {one.reason}" for one in found)]

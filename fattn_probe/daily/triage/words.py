@@ -40,7 +40,7 @@ def sentence(result: TriageResult) -> str:
         return f"{said_of(guilty)}; attention is also wrong, later."
     judged = [found for found in result.judgements if found.status is not Status.UNSUPPORTED]
     passed = [found for found in judged if found.status is Status.PASS]
-    correct = f"; attention is correct, in {len(passed)} of {len(judged)} judged ops" if passed else ""
+    correct = f"; attention is correct in {len(passed)} of {len(judged)} judged ops" if passed else ""
     return f"{said_of(guilty)}{correct}."
 
 
@@ -62,8 +62,8 @@ def said_of(guilty: Guilty) -> str:
         case AttentionOverflows(elements=elements, kernel=kernel, target=target):
             place = moment_of(guilty.layer, guilty.step, guilty.part)
             return (
-                f"The model itself: attention of {place} exceeds the range of f16 on {target}, as {kernel} is "
-                f"designed: {elements} values are not finite"
+                f"The model itself: attention of {place} exceeds the range of f16 on {target}, by the design "
+                f"of {kernel}: {elements} values are not finite"
             )
         case OtherOpWrong(node=node, target=target):
             return f"The first wrong tensor is {named(node)}, on {target}: {how_wrong(guilty)}"

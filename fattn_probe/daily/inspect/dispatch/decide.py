@@ -1,7 +1,7 @@
 """The dispatch of a tree, read from its source and stored in the cache, and the decisions that a run made.
 
 The reader does not depend on the version of llama.cpp: it follows the functions from `ggml_cuda_flash_attn_ext`. The
-next line that the program executed usually shows whether a condition held; otherwise the values read decide."""
+next line that the program executed shows whether a condition held; if it does not, the debugger's values do."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

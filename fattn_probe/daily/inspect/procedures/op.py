@@ -238,7 +238,7 @@ def watch(debugger: Debugger, plan: Document) -> Document:
 
     In a kernel only one thread stops: `condition` is true only for that thread, and the commands `at_launch` skip the
     other blocks. On a GPU, `thread` (linear block, warp, lane) must be at the stop. Returns `stops` (function, file,
-    line, `values`, and `refusals` of expressions without a value) and `why` the program ended, otherwise empty.
+    line, `values`, and `refusals` of expressions without a value) and `why`, the reason if the program ended.
     """
     main = debugger.insert("main")
     debugger.resume("run")  # the libraries are loaded now, so gdb can parse conditions and reject wrong locations

@@ -137,7 +137,7 @@ def distance(found: npt.NDArray[Float], expected: npt.NDArray[Float]) -> npt.NDA
 class Quantity:
     """A variable's registers and their expected values, [lane][number].
 
-    `places` gives each number's column in the tile, and its KV row in the op, or d, or -1, as read at `anchor`.
+    The values are read at `anchor`. `places` has each number's column in the tile, and its KV row in the op, d, or -1.
     """
 
     name: str
