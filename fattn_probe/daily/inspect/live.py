@@ -125,10 +125,10 @@ def plan_of(inspector: Inspector, facts: Facts, target: Target, at: TracePlace) 
 def work_lines(block: BlockWork) -> Iterator[str]:
     """Lines with a block's work: the same values as `fattn blocks` shows."""
     if block.kbc is not None:
-        yield f"from an earlier run: kbc {block.kbc} to {block.kbc_stop}"
+        yield f"earlier run: kbc {block.kbc} to {block.kbc_stop}"
     for work in block.tiles:
         tile = ", ".join(f"{name} {value}" for name, value in zip(TILE, work.tile, strict=True))
-        yield f"from an earlier run: {tile}, kb0 {steps_in_words(work)}"
+        yield f"earlier run: {tile}, kb0 {steps_in_words(work)}"
 
 
 def hand_over(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None = None) -> int:
