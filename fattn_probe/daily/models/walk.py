@@ -37,7 +37,7 @@ PRODUCTS = {
     op: re.compile(rf"^static void ggml_cuda_{op.lower()}\(.*?^\}}", re.MULTILINE | re.DOTALL)
     for op in ("MUL_MAT", "MUL_MAT_ID")
 }
-"""ggml's functions for matrix products, which choose among cuBLAS and the kernels of several files."""
+"""ggml's functions for matrix products, which choose between cuBLAS and kernels in several files."""
 CALL = re.compile(r"\b(ggml_cuda_\w+|\w+_cuda)\(")
 ELSEWHERE = frozenset({ATTENTION, *PRODUCTS, "OUT_PROD"})
 """Ops not run here: `capture` replays attention; matrix products need cuBLAS, and minutes to compile."""

@@ -70,7 +70,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class BesideBase:
-    """The launches with which the base runs a lane's cases, by case name; `words` name the base."""
+    """The base's launches for a lane's cases, by case name; `words` name the base."""
 
     words: str
     launches: Mapping[str, tuple[LaunchRecord, ...]]
@@ -432,7 +432,7 @@ class Compilers:
         self._tell(*told)
 
     def _compare_with_base(self, number: int) -> None:
-        """Find the launches with which the base runs a lane's cases; an unchanged release has no base."""
+        """Find the base's launches for a lane's cases; an unchanged release has no base."""
         lane = self.lanes[number]
         base = base_of(lane.session.options)
         if base is None or self.stopped:

@@ -112,7 +112,7 @@ OTHER_KERNEL = "the bounds are those of the kernel above, and a different one ma
 OTHER_DEVICE: dict[By, str] = {
     "prediction": OTHER_KERNEL,
     "model": OTHER_KERNEL,
-    "tolerance": "the tolerance is the same for all",
+    "tolerance": "the tolerance is the same for all devices",
 }
 
 

@@ -349,7 +349,7 @@ def _VKQ(step: WarpStep) -> Iterator[Quantity]:
         rows, valid = step.inputs.rows(step.kv_rows)
         halves = factors(step.KQ_matrix(P), step.inputs.least)
         V = step.inputs.V[rows] * valid[:, None]
-        # per 16 KV rows: on AMD (whose order of sums is assumed), on Volta, and at most on later GPUs
+        # per 16 KV rows: on AMD (the order of its sums is assumed), on Volta, and the most on later GPUs
         roundings = 16 if step.fragments.KQ.layout else 4 if step.fragments.KQ.I == 32 else 2
         total, bound = accumulate(step.VKQ_matrix(rescaled), halves, V, roundings, half=step.half)
         yield _f16(Quantity("VKQ", "accumulated", after, total[step.at_VKQ], bound[step.at_VKQ], places))
