@@ -1,4 +1,4 @@
-"""Examine cases: the facts of each, and the extras that the user requested (values, breakpoints, a trace, a NaN).
+"""Examine cases: the facts of each, and the extras that the user asked for (values, breakpoints, a trace, NaNs).
 
 Breakpoints stop at lines that match a pattern, and show expressions there.
 """

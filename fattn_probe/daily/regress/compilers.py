@@ -368,7 +368,7 @@ class Compilers:
             build.growth = Growth(build.growth.times + 1, builds)
 
     def _report(self, progress: Progress) -> None:
-        """Stop compiling if the run has ended; start the other builds when only links of the first are left.
+        """Stop compiling if the run has ended; start the other builds when only the first one's links are left.
 
         The first build is the most likely to show an edit, so it gets all cores; others reuse its host objects.
         """

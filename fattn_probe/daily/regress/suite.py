@@ -210,7 +210,7 @@ def called(entry: Entry) -> str:
 
 @functools.lru_cache(maxsize=1000)
 def cases_in(path: Path, changed: int) -> tuple[Case, ...]:
-    """The cases of a scenario file; cached by path and time of change, because entries share most files."""
+    """The cases of a scenario file; cached by path and modification time, because entries share most files."""
     return tuple(read_cases(path))
 
 

@@ -42,7 +42,7 @@ NEAR, FAR = 3, 1000
 
 
 class Killer(NamedTuple):
-    """A case, and the number of planted faults that it detected on a line (counted in the function)."""
+    """A case, and the number of planted faults that it detected on a line (counted from the function's start)."""
 
     file: str
     function: str

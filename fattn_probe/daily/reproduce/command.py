@@ -1,7 +1,7 @@
 """`fattn-probe reproduce`: run a case, choose how to show its failure, and write a folder for a maintainer.
 
 The folder has a README with the fault, its place and the command lines; a C++ file that uses ggml's API; and a GGUF
-file with its inputs and the expected output.
+file with the case's inputs and the expected output.
 """
 
 import os

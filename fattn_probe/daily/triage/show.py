@@ -236,7 +236,7 @@ def check_folder(folder: Path) -> None:
 
 
 def write_folder(folder: Path, document: Mapping[str, Any], report: str, files: Iterable[Path]) -> None:
-    """Write verdict, report and case files completely or not at all, in place of an earlier triage."""
+    """Write verdict, report and case files completely or not at all; replaces an earlier triage."""
     check_folder(folder)
     make_folder(folder.absolute().parent, "--out")
     listed = list(files)

@@ -107,7 +107,7 @@ def step_nmse(type_: str) -> float:
 
 
 def allowed(node: Node, positions: int = 0) -> float:
-    """The largest NMSE of a correct device for an op, in a run with `positions` positions."""
+    """The largest NMSE that a correct device has for an op, in a run with `positions` positions."""
     arithmetic = BY_OP.get(node.op, DEFAULT)
     if node.op == "ROPE" and positions > LARGE_POSITIONS:
         arithmetic = ROPE_AT_LARGE_POSITIONS

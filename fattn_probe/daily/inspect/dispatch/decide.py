@@ -88,7 +88,7 @@ class _Found:
 
 
 def decisions(conditions: Sequence[Condition], visits: Sequence[Visit]) -> tuple[Decision, ...]:
-    """The decisions in order; each condition of a loop appears once, as held if it ever held."""
+    """The decisions in order; each condition of a loop appears once, marked as held if it ever held."""
     found = [item for condition in conditions for item in _of_condition(condition, visits)]
     found.sort(key=lambda item: (item.at, item.condition.lines))
     loops: dict[tuple[str, int], _Found] = {}  # by condition: its first decision that held, else its last

@@ -108,7 +108,7 @@ def trace_op(debugger: Debugger, plan: Document) -> Document:
 
 
 def run_to_launch(debugger: Debugger, plan: Document) -> list[str]:
-    """Run the program to the attention kernel's launch; returns how the program ended if it ended before.
+    """Run the program to the attention kernel's launch; returns how the program ended if it did not get there.
 
     `plan`: `anchors`, `dispatch`, `simulated`, and `linear` if the simulator runs only this block.
     """

@@ -52,7 +52,7 @@ class TracedOperands:
 class WarpInputs:
     """The columns of a warp: scaled Q (columns, DKQ), K and V of their K/V head, slope * mask (columns, n_kv).
 
-    `sink` is each column's sink, None if the warp adds none: only the first of the warps that share a column adds them,
+    `sink` is each column's sink, None if the warp adds none: only the first of the warps that share a column adds it,
     in the block that ends the tile. `query` and `head` identify each column; `exists` is false past the last one.
     """
 
@@ -233,7 +233,7 @@ class WarpStep:
         return matrix
 
     def by_column(self, values: F64) -> F64:
-        """Take one value per column from registers that are equal in all lanes of a column."""
+        """Take one value per column from registers that have the same value in all lanes of a column."""
         result = np.zeros(self.fragments.cols_per_warp)
         result[self.at_state] = values
         return result

@@ -142,7 +142,7 @@ class Tracer:
     def _row(
         self, output: Judgement, place: TracePlace | None, found: tuple[ModelledRows, Geometry] | None
     ) -> Row | None:
-        """The row to follow: the one with the largest error if the block works on it, else the block's first."""
+        """The row to follow: the one with the largest error if the block works on it, else the block's first row."""
         worst = [element.at for element in output.diagnosis.worst] if output.diagnosis else []
         rows = [(at.sequence, at.query, at.head) for at in worst] or [(0, 0, 0)]
         if place is None or found is None:
@@ -177,7 +177,7 @@ class Tracer:
         return block_arrays(documents, chosen.tiles, about)
 
     def find_not_finite(self, dst: npt.NDArray[np.floating[Any]]) -> FirstNotFinite | None:
-        """Find the origin of the first NaN or infinity in the inputs or `dst` (`ne` reversed); None without any."""
+        """Find the origin of the first NaN or infinity in the inputs or `dst` (`ne` reversed); None if none exists."""
         found, last = in_inputs(self.case, self.inputs), in_dst(dst)
         if found is not None or last is None:
             return found

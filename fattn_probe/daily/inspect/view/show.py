@@ -99,7 +99,7 @@ def occupancy_legend(facts: Facts) -> list[str]:
 
 
 def block_table(blocks: Sequence[BlockWork]) -> Table:
-    """The table of blocks, with a row per tile and the source's names; a block without tiles has one row."""
+    """The table of blocks, with a row per tile and names from the source; a block without tiles has one row."""
     stream_k = any(block.kbc is not None for block in blocks)
     with_SM = any(block.sm is not None for block in blocks)
     own = ["block", *["blockIdx"] * (not stream_k), *["SM"] * with_SM, *["kbc", "kbc_stop"] * stream_k]
@@ -254,7 +254,7 @@ class SideBySide:
 
 
 def side_by_side(a: Facts, b: Facts) -> SideBySide:
-    """Compare two inspections by the names of their facts, in the order of the first."""
+    """Compare two inspections by the names of their facts, in the order of the first inspection."""
     first, second = a.flat(), b.flat()
     both = first | second
     facts = tuple(
