@@ -37,7 +37,7 @@ def sentence(result: TriageResult) -> str:
     if isinstance(guilty, AttentionWrong | AttentionOverflows):
         return f"{said_of(guilty)}."
     if any(isinstance(other, AttentionWrong) for other in result.answer.others):
-        return f"{said_of(guilty)}; attention is also wrong, later."
+        return f"{said_of(guilty)}; attention is also wrong, but later."
     judged = [found for found in result.judgements if found.status is not Status.UNSUPPORTED]
     passed = [found for found in judged if found.status is Status.PASS]
     correct = f"; attention is correct in {len(passed)} of {len(judged)} judged ops" if passed else ""

@@ -338,7 +338,7 @@ SAID = {
     "fault": (
         result_of(ops(passed(), failed()), nodes(Qcur_0={"on": {H200: FAULT}})),
         "The first wrong tensor is Qcur-0 (ROPE, f32, layer 0, step 0), on sim:h200: "
-        "a write is outside of its allocation; attention is also wrong, later.",
+        "a write is outside of its allocation; attention is also wrong, but later.",
     ),
     "infinite": (
         result_of(ops(), nodes(embd={"largest": 1e5}, cache_v_l0=CACHE), without(cache_v_l0=CACHE)),

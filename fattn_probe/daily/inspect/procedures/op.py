@@ -230,7 +230,7 @@ def _integer(debugger: Debugger, expression: str) -> int:
 
 
 UNKNOWN = re.compile(r'No symbol "([^"]+)" in')
-NEAR = 6  # the most names suggested for an unknown one
+NEAR = 6  # the largest number of names suggested for an unknown one
 
 
 def watch(debugger: Debugger, plan: Document) -> Document:
