@@ -14,7 +14,7 @@ from fattn_probe.llama.cxx.tokens import Span
 from fattn_probe.llama.source.features import CUDA
 
 FILES = "fattn*.cu*"  # the files in ggml-cuda/ with the dispatch
-DEFINES = (CUDA / "common.cuh", CUDA / "fattn-common.cuh", Path("ggml/include/ggml.h"))  # the files that define its macros
+DEFINES = (CUDA / "common.cuh", CUDA / "fattn-common.cuh", Path("ggml/include/ggml.h"))  # the files with its macros
 Lines = tuple[int, int]
 Kind = Literal["if", "if constexpr", "while", "switch", "value", "macro", "outcome"]
 

@@ -118,7 +118,7 @@ class WorkMap:
         spans = [span for row in self.rows for span in row.spans]
         seam = "▾" if self.row >= 14 else "a gap within a row"
         signs = {
-            f"{seam}: the fixup kernel adds the parts on its left and right": any(s.step == 1 and s.start > 0 for s in spans),
+            f"{seam}: the fixup kernel adds the parts left and right": any(s.step == 1 and s.start > 0 for s in spans),
             "the blocks of a tile take turns": self.strided,
             "pale: hidden by the mask, skipped": any(span.shown_stop < span.stop for span in spans),
         }
