@@ -141,7 +141,7 @@ SHOWN = {
     ),
     "triage": (
         lambda: render_triage(SAID["attention"][0], advice_of(SAID["attention"][0], *FLAGS), "out"),
-        ["Attention is wrong on sim:h200", "1 fail", "6 right", "--patch fault-many", "8 finite", "in out"],
+        ["Attention is wrong on sim:h200", "1 fail", "6 correct", "--patch fault-many", "8 finite", "in out"],
     ),
     "history list": (
         lambda: render_runs([(RUN, {"pass": 7, "fail": 2})]),

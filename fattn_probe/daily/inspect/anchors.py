@@ -40,7 +40,7 @@ ANCHORS = (
     Anchor(LAUNCH, COMMON, r"^\s*(fattn_kernel<<<|\w+\(fattn_kernel,|simt::.*\bfattn_kernel\()", "everything"),
     Anchor("launched", COMMON, r"^\s*CUDA_CHECK\(cudaGetLastError\(\)\);", "blocks", after=LAUNCH),
     Anchor("finished", COMMON, r"^\s*CUDA_CHECK\(cudaGetLastError\(\)\);", "the combined output", after="launched"),
-    # The first assignment after those of `max_blocks` and `use_stream_k`, which are out of scope at the launch
+    # The first line after max_blocks and use_stream_k are assigned; at the launch, these are out of scope
     Anchor(STREAM_K, COMMON, r"^\s*blocks_num\.x = (?!ntiles_x;)", "max_blocks, use_stream_k"),
     Anchor("split_kv", COMMON, r"^\s*blocks_num\.x = ntiles_x;", "blocks_per_wave, efficiency_percent_best"),
     Anchor("kbc", MMA, r"^\s*int kb0_stop\s*= min\(iter_k, kb0_start", "kbc and kbc_stop"),

@@ -22,7 +22,7 @@ AXES = {"x": 0, "y": 1, "z": 2}
 
 
 def render_examined(done: Sequence[Examined], verbose: bool) -> RenderableType:
-    """Show one inspection in full, two side by side, or more one after the other; then where to learn more."""
+    """Show one inspection in full, two side by side, or several one after the other; then where to learn more."""
     both = pair(done)
     if both is not None:
         return render_side_by_side(side_by_side(*both), verbose=verbose)
@@ -41,7 +41,7 @@ def _render(item: Examined, verbose: bool) -> Iterator[RenderableType]:
     if item.tensors is not None:
         yield Text("\nTensors in memory", "bold")
         for check in item.tensors.checks:
-            same = f"{check['bytes']} bytes, equal to the input"
+            same = f"{check['bytes']} bytes, identical to the input"
             differs = f"{check['differing']} of {check['bytes']} bytes differ from the input, "
             said, style = (f"{differs}the first at {check['first']}", "red") if check["differing"] else (same, "")
             yield Text(f"{check['name']}: {said}", style)

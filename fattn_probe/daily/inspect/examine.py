@@ -1,4 +1,4 @@
-"""Examine cases: the facts of each, and the extras that the user requested (values, breakpoints, a trace, a NaN).
+"""Examine cases: the facts of each, and the extras that the user asked for (values, breakpoints, a trace, NaNs).
 
 Breakpoints stop at lines that match a pattern, and show expressions there.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # a trace's modules take 0.1 s to import, and most inspection
     from fattn_probe.verdict.judge.judgement import Judgement
 
 
-SHOWN = 12  # the most names that a refusal lists
+SHOWN = 12  # the largest number of names that a refusal lists
 THREAD = "simt::self == 0 || ({} == {} && {} == {})"
 
 

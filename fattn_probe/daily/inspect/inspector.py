@@ -76,7 +76,7 @@ class Inspection:
 
 @dataclass(frozen=True)
 class Started:
-    """The name of a case, and the program of a build that the debugger starts in `folder` to run it."""
+    """A case's name, and the program of a build that runs this case; the debugger starts it in `folder`."""
 
     name: str
     program: str

@@ -41,9 +41,9 @@ WIDTH = 100
 START = "import sys; sys.path.insert(0, {root!r}); from fattn_probe.machine.debug import live; live.start({plan!r})"
 WELCOME = """
 {kernel} of {case}, block {block}, warp {warp}, lane {lane}: only this thread stops at `fattn break LOCATION`.
-fattn tensors, fattn launch, fattn blocks: the facts found before; fattn tile: the position of this thread.
-fattn step: on to its next KV step, where KQ_max and the row sum can be printed.
-{docs}/tour.md, step 5, explains the kernel; `fattn-probe glossary TERM` a word."""
+fattn tensors, fattn launch, fattn blocks: facts from an earlier run; fattn tile: the position of this thread.
+fattn step: continue to its next KV step, where KQ_max and the row sum can be printed.
+{docs}/tour.md, step 5, explains the kernel; `fattn-probe glossary TERM` explains a word."""
 STEP = r"^\s*float KQ_max_new\["
 """A line in each KV step of every family's kernel, where KQ_max and the row sum (KQ_rowsum, KQ_sum) are in scope."""
 SIMULATED = {"block": "simt::blockIdx", "thread": "simt::self->thread_idx"}
@@ -125,10 +125,10 @@ def plan_of(inspector: Inspector, facts: Facts, target: Target, at: TracePlace) 
 def work_lines(block: BlockWork) -> Iterator[str]:
     """Lines with a block's work: the same values as `fattn blocks` shows."""
     if block.kbc is not None:
-        yield f"found before: kbc {block.kbc} to {block.kbc_stop}"
+        yield f"earlier run: kbc {block.kbc} to {block.kbc_stop}"
     for work in block.tiles:
         tile = ", ".join(f"{name} {value}" for name, value in zip(TILE, work.tile, strict=True))
-        yield f"found before: {tile}, kb0 {steps_in_words(work)}"
+        yield f"earlier run: {tile}, kb0 {steps_in_words(work)}"
 
 
 def hand_over(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None = None) -> int:

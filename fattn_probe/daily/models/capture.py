@@ -139,12 +139,12 @@ def words_of(ran_on: Mapping[str, Mapping[str, int]]) -> str:
 
 
 def expected_size(request: Request, model: Mapping[str, Any], first: Offer) -> str:
-    """A text about the expected total size, estimated from the first op; other layers and steps may be smaller."""
+    """Describe the expected total size, estimated from the first op; other layers and steps may be smaller."""
     layers = len(request.layers) or model["layers"]
     steps = model["steps"] if request.every else 1 + (first.step + 1 < model["steps"])
     size = layers * steps * first.most
     words = f"{layers} layers in {steps} steps: about {size_text(size)}"
-    bound = "" if size <= request.budget else f", of which --budget takes {size_text(request.budget)}"
+    bound = "" if size <= request.budget else f", of which --budget allows {size_text(request.budget)}"
     return f"{words} at most{bound}"
 
 

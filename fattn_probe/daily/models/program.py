@@ -154,7 +154,7 @@ def check_architecture(tree: Tree, model: Path, architecture: str) -> None:
     """Raise InputError, with the nearest names, if a tree does not know the architecture of a model."""
     known = architectures(tree)
     if architecture not in known:
-        near = ", ".join(difflib.get_close_matches(architecture, known, n=3)) or "none is similar"
+        near = ", ".join(difflib.get_close_matches(architecture, known, n=3)) or "none"
         raise InputError(
             f"{model}: {tree.spec} knows {len(known)} architectures, but not {architecture!r}; the nearest: {near}"
         )

@@ -1,4 +1,4 @@
-"""An op as fattn-capture describes it, and the capture made of it."""
+"""An op as fattn-capture describes it, and the capture made from it."""
 
 import json
 import struct

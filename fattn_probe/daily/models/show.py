@@ -1,4 +1,4 @@
-"""The table of captured ops: equal ops of several layers and steps in one row."""
+"""The table of captured ops: identical ops of several layers and steps share a row."""
 
 from collections.abc import Iterable, Sequence
 from types import MappingProxyType
@@ -39,7 +39,7 @@ def described(op: Op) -> tuple[str, ...]:
 
 
 def row(words: tuple[str, ...], entries: Sequence[IndexEntry]) -> tuple[str, ...]:
-    """The table row of a group of equal ops."""
+    """The table row of a group of identical ops."""
     phase, *rest = words
     layers, steps = (ranges({getattr(entry.offer, name) for entry in entries}) for name in ("layer", "step"))
     return (layers, f"{steps} {phase}", *rest, size_text(sum(entry.offer.bytes for entry in entries)))

@@ -37,7 +37,7 @@ PRODUCTS = {
     op: re.compile(rf"^static void ggml_cuda_{op.lower()}\(.*?^\}}", re.MULTILINE | re.DOTALL)
     for op in ("MUL_MAT", "MUL_MAT_ID")
 }
-"""ggml's functions for matrix products, which choose among cuBLAS and the kernels of several files."""
+"""ggml's functions for matrix products, which choose between cuBLAS and kernels in several files."""
 CALL = re.compile(r"\b(ggml_cuda_\w+|\w+_cuda)\(")
 ELSEWHERE = frozenset({ATTENTION, *PRODUCTS, "OUT_PROD"})
 """Ops not run here: `capture` replays attention; matrix products need cuBLAS, and minutes to compile."""
@@ -62,7 +62,7 @@ def device_ops(tree: Tree, *, cublas: bool = False) -> dict[str, str]:
 def files_of_device_ops(tree: Tree, *, cublas: bool) -> dict[str, tuple[str, ...]]:
     """The .cu files of ops that a model may need on a CUDA device: attention, `device_ops`, matrix products.
 
-    With `cublas`, they include the files that call cuBLAS, those that ggml's matrix products call, and its conversions.
+    With `cublas`, they include the files that call cuBLAS, and those with the kernels and conversions of products.
     """
     found: dict[str, tuple[str, ...]] = {ATTENTION: ()}
     found |= {op: (file,) for op, file in device_ops(tree, cublas=cublas).items()}

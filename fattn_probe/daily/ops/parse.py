@@ -198,7 +198,7 @@ class OpsReport:
 class Transcript:
     """The report of a run so far; with -j, a failure's message may appear on the line of another case.
 
-    `fatal` is the first line after the last result with a reason to stop: ggml then starts gdb, with a long trace.
+    `fatal` is the first line since the last result that is a reason to stop; a long trace by gdb may follow it.
     """
 
     report: OpsReport

@@ -297,7 +297,7 @@ def cases_of(lines: Iterable[str], root: Path) -> Iterator[Case]:
 
 
 def separate_V_of(root: Path) -> bool:
-    """Whether V is separate from K in every case of a source's list; an older case's text does not show it."""
+    """Whether V is separate from K in every case of a source's list; an old case's text does not show it."""
     path = root / LIST
     return path.is_file() and not V_IS_K.search(path.read_text(errors="replace"))
 

@@ -152,7 +152,7 @@ def _of_case(before: Result | None, after: Result) -> Iterator[Change]:
             was, now = (result.metrics.get("equal_bits") for result in (before, after))
             if was is not None and now is not None and was != now:
                 equal = f"{100 * now:.4g} % of the elements equal the rounding model in every bit"
-                words += f"; {equal}, before {100 * was:.4g} %"
+                words += f"; {equal} (before: {100 * was:.4g} %)"
             yield Change(after.name, ChangeKind.BITS, words)
 
 
@@ -219,4 +219,4 @@ def time_changes(cells: Sequence[Cell], after: Mapping[str, Result]) -> Iterator
             earlier, later = step
             kind = ChangeKind.SLOWER if later.value > earlier.value else ChangeKind.FASTER
             said = f"{earlier.value * 1e6:.1f} us became {later.value * 1e6:.1f} us"
-            yield Change(name, kind, f"{said}, since {later.stop - later.start} runs")
+            yield Change(name, kind, f"{said}, in the last {later.stop - later.start} runs")

@@ -39,7 +39,7 @@ NICE = 3
 """Nice value of the compilers: judging comes first, since any case that is ready may be the first failure."""
 
 MOST_IN_A_WAVE, WHOLE = 32, 40
-"""Largest wave while more than `WHOLE` kernels are left. The rest is one wave, since another would cost a link."""
+"""Largest wave while more than `WHOLE` kernels are left. The rest is one wave, since another wave would cost a link."""
 HOST, UNKNOWN = 4, 64
 """Cost of a build's host code, and extra cost while its kernels are unknown, in units of one kernel's cost."""
 LINKS = 3
@@ -70,7 +70,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class BesideBase:
-    """The launches with which the base runs a lane's cases, by case name; `words` name the base."""
+    """The base's launches for a lane's cases, by case name; `words` name the base."""
 
     words: str
     launches: Mapping[str, tuple[LaunchRecord, ...]]
@@ -368,7 +368,7 @@ class Compilers:
             build.growth = Growth(build.growth.times + 1, builds)
 
     def _report(self, progress: Progress) -> None:
-        """Stop compiling if the run has ended; start the other builds when only links of the first are left.
+        """Stop compiling if the run has ended; start the other builds when only the first one's links are left.
 
         The first build is the most likely to show an edit, so it gets all cores; others reuse its host objects.
         """
@@ -432,7 +432,7 @@ class Compilers:
         self._tell(*told)
 
     def _compare_with_base(self, number: int) -> None:
-        """Find the launches with which the base runs a lane's cases; an unchanged release has no base."""
+        """Find the base's launches for a lane's cases; an unchanged release has no base."""
         lane = self.lanes[number]
         base = base_of(lane.session.options)
         if base is None or self.stopped:

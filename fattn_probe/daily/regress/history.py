@@ -196,7 +196,7 @@ class History:
         return _run(rows[0])
 
     def last_runs(self, suite: str = "") -> list[Run]:
-        """The last run of each line and suite; raises InputError if there is none (this is not a pass)."""
+        """The last run of each line and suite; raises InputError if there is none (which is not a pass)."""
         runs = (run for run in self.runs(suite=suite) if not run.only_baseline)
         if last := {(run.identity.line, run.suite): run for run in runs}:
             return list(last.values())

@@ -16,7 +16,7 @@ def junit(outcomes: Sequence[Outcome]) -> str:
     """The XML document: one test suite per target, one test per case.
 
     A case that causes exit code 5 or 6 is a `failure`. A case that was lost, not judged or not run is an `error`, never
-    a pass. An unsupported case is `skipped` with its reason, as is a failure of the accepted run, or a known defect.
+    a pass. Unsupported cases, known defects and failures that the accepted run also has are `skipped`, with the reason.
     """
     root = ET.Element("testsuites", name="fattn-probe regress")
     for outcome in outcomes:

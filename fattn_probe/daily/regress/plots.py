@@ -43,7 +43,7 @@ class Square:
 def strip(marks: Sequence[Square]) -> Markup:
     """Draw one square per run: its colour shows the verdict, and a bar before it marks changed bits."""
     worst = [mark.status for mark in marks if mark.status not in ("pass", "unsupported")]
-    label = f"{number_of(len(marks), 'run')}, {len(worst)} not passed"
+    label = f"{number_of(len(marks), 'run')}, {len(worst)} without a pass"
     squares = [
         Box(9 * place + 1, 2, 8, 11, LOOKS.get(mark.status, OTHER), title=mark.said) for place, mark in enumerate(marks)
     ]

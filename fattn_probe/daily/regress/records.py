@@ -121,13 +121,13 @@ class Identity:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one case: its `Judgement` as stored in the history; fields of the same name mean the same.
+    """The result of one case: its `Judgement` as stored in the history; fields with the same names mean the same.
 
     `reason` is the first line of the judgement's reason, `failure` all of it. `metrics` come from `results.metrics_of`;
     only a wrong output has an `error_map`. `launches` has one JSON line per launch record. `diagnosis` is the first
     cause of a wrong output, in words. `unlike_base` describes how the launches of an edited or patched llama.cpp differ
-    from those of its base (`run/base.py`). `fingerprint` is the case's (`case_fingerprint`), empty in runs of older
-    versions. `reused`: this is the verdict of an earlier run, which executed the same code.
+    from those of its base (`run/base.py`). `fingerprint` is a digest of the case (`case_fingerprint`), empty in runs
+    of older versions. `reused`: this is the verdict of an earlier run, which executed the same code.
     """
 
     name: str
@@ -272,7 +272,7 @@ def parse_shard(text: str) -> Shard:
 
 @dataclass(frozen=True)
 class RunPart:
-    """One process's part of a run: its shard, and the name of a night, whose runs several processes may share.
+    """One process's part of a run: its shard, and the name of its night; several processes may share a night's runs.
 
     A call of `regress` without `--run` chooses a unique name, with which `--resume` finds its runs.
     """
@@ -285,7 +285,7 @@ class RunPart:
         return replace(identity, machine="shards") if self.shard.of > 1 else identity
 
     def uid(self, identity: Identity, suite: str, only: str) -> str | None:
-        """The run's uid, equal for all shards of one night, line, fingerprint and filter; None without a night."""
+        """The run's uid, the same for all shards of a night, line, fingerprint and filter; None without a night."""
         if not self.night:
             return None
         contents = FINGERPRINT.text(identity.fingerprint) if identity.fingerprint else ""
@@ -294,14 +294,14 @@ class RunPart:
 
 
 MERGE_BASE = "merge base "
-"""The prefix of a night's name if its runs only serve as baselines of other runs."""
+"""The prefix of a night's name if its runs only serve as baselines for other runs."""
 WHOLE = RunPart()
 """The part of a run made by a single process: all of it."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a run judged its cases (None if unknown), and its filter of names."""
+    """How a run judged its cases (None if unknown), and its name filter."""
 
     checks: Checks | None = None
     only: str = ""

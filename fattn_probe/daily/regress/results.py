@@ -59,7 +59,7 @@ def result_of(
     """Run and judge one case as `compare` does; if either step raises an error, the case is lost.
 
     `timed` is False if other processes share the GPU, which makes its times meaningless. An output that is already in
-    `verdicts` is not judged again. If not `diagnosed`, a failure has no cause. `kept` caches the last answers.
+    `verdicts` is not judged again. Unless `diagnosed`, no cause is searched for. `kept` caches the last answers.
     """
     try:
         with (kept or LastAnswers()).of(case) as answers:

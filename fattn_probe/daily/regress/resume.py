@@ -59,7 +59,7 @@ def take_over(history: History, run: Run, fingerprints: Mapping[str, str]) -> se
             why = f"{' and '.join(differences)} changed" if differences else "the cases themselves changed"
             said = number_of(len(changed), "case")
             when = minute(earlier.started)
-            log.warning("%s: %s of the run of %s run again, since %s", earlier.suite, said, when, why)
+            log.warning("%s: running %s of the run of %s again, since %s", earlier.suite, said, when, why)
     return found
 
 

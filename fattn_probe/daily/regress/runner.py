@@ -140,7 +140,7 @@ class EntryRun:
         return len(self.results) == len(self.left) and not (self.ordered and self.orders is None)
 
     def settled(self, result: Result) -> Result:
-        """Add what is known so far; no fingerprint until its orders have run, so a resumed run judges it again."""
+        """Add what is known so far; the fingerprint only after all orders, so that a resumed run judges it again."""
         if result.name in self.ordered and result.output:
             if self.orders is None:
                 return result
@@ -189,7 +189,7 @@ class Standing:
         """`compiled 12 of 57 kernels, judged 34 of 860 cases, 2 fail, 32 pass, 0:41, about 4:08 left: gqa`."""
         compiled, left = (str(self.schedule.compilers), self.schedule.seconds_left) if self.schedule else ("", None)
         words = [compiled] * bool(compiled) + [f"judged {self.judged} of {self.cases} cases"]
-        words += [f"{self.reused} as before"] if self.reused else []
+        words += [f"{self.reused} reused"] if self.reused else []
         order = ("fail", "known to fail", *ORDER[2:], "pass")
         words += [f"{self.statuses[status]} {status}" for status in order if self.statuses[status]]
         words += [clock(time.monotonic() - self.began)]

@@ -1,7 +1,7 @@
 """One schedule for all entries and targets of a run: it chooses the next case to judge while kernels compile.
 
 A case is ready when its kernels are compiled, which the threads of `compilers` report to the main thread through a
-queue. Only the main thread knows what is ready, and gives it to the workers between their answers.
+queue. Only the main thread knows which cases are ready, and gives them to the workers between answers.
 """
 
 import functools

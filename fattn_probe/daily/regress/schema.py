@@ -112,7 +112,7 @@ MIGRATIONS = (
     ALTER TABLE shades RENAME TO error_maps;
     -- details: JSON with warning, missing, sampled, checks, finding; later also known, diagnosis and unlike_base
     ALTER TABLE results ADD COLUMN details TEXT NOT NULL DEFAULT '{}';
-    -- checks: JSON, how cases were judged, null if unknown; only: the run's filter of names
+    -- checks: JSON, how cases were judged, null if unknown; only: the run's name filter
     ALTER TABLE runs ADD COLUMN checks TEXT;
     ALTER TABLE runs ADD COLUMN only TEXT NOT NULL DEFAULT '';
     """

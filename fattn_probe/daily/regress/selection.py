@@ -53,7 +53,7 @@ class CaseSelection:
 
     @property
     def digest(self) -> str:
-        """A digest of all cases, which is equal for all shards."""
+        """A digest of all cases, which is the same for all shards."""
         return self.whole or short(json.dumps(self.fingerprints, sort_keys=True))
 
     @property
@@ -99,7 +99,7 @@ def upstream_list(session: Session, target: Target) -> Sequence[OpResult]:
 def upstream_cases(listed: Iterable[OpResult], *, separate_V: bool) -> tuple[list[Case], list[Result]]:
     """The cases to run, with fattn-probe's inputs, and the results of those that need no run.
 
-    A case's name is upstream's own text, with a number appended to a repeated one. A case that the device does
+    A case's name is upstream's own text, with a number appended if it is repeated. A case that the device does
     not support needs no run. A supported case that no scenario can express is lost, with the reason.
     """
     cases: list[Case] = []

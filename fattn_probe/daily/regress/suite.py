@@ -31,7 +31,7 @@ class CheckSpec(Spec):
     sample: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "auto"
     """The rows to check exactly: `auto` means all except in very large cases; or `all`, or a number of rows."""
     repeat: int = Field(default=1, ge=1, le=MOST_REPEATS)
-    """Runs of each case, whose outputs must have equal bits."""
+    """Runs of each case, whose outputs must be bit-identical."""
     batch_invariance: bool = False
     """Whether some queries also run alone, and their bits are compared with those of the batch."""
 
@@ -169,7 +169,7 @@ def _entry_mistakes(path: Path, document: YamlDocument, entries: Sequence[Entry]
             yield f"{path}:{line}: {place}: without a name, allowed: a unique name"
         elif entry.name in first:
             line = document.line(("entries", number, "name"))
-            said = f"found {entry.name!r}, which the entry on line {first[entry.name]} has"
+            said = f"found {entry.name!r}, which the entry on line {first[entry.name]} already has"
             yield f"{path}:{line}: {place}.name: {said}, allowed: a unique name"
         if not entry.has_cases:
             yield f"{path}:{line}: {place}: without cases, allowed: scenarios, or upstream: true"
@@ -210,7 +210,7 @@ def called(entry: Entry) -> str:
 
 @functools.lru_cache(maxsize=1000)
 def cases_in(path: Path, changed: int) -> tuple[Case, ...]:
-    """The cases of a scenario file; cached by path and time of change, because entries share most files."""
+    """The cases of a scenario file; cached by path and modification time, because entries share most files."""
     return tuple(read_cases(path))
 
 

@@ -42,7 +42,7 @@ NEAR, FAR = 3, 1000
 
 
 class Killer(NamedTuple):
-    """A case, and the number of planted faults that it detected on a line (counted in the function)."""
+    """A case, and the number of planted faults that it detected on a line (counted from the function's start)."""
 
     file: str
     function: str
@@ -71,7 +71,7 @@ class Telling:
     """The changed places, and the cases that detected faults planted in these functions, most telling first.
 
     `noticed` counts the detected faults by entry and case. `others` are cases that detected faults elsewhere in the
-    changed files, or in any attention file; they may not reach the changed lines. `kernels`: the files' families.
+    changed files, or in any attention file; they may not reach the changed lines. `kernels`: these files' families.
     """
 
     base: str

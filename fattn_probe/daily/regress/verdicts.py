@@ -102,7 +102,7 @@ class Verdicts:
 
 
 def with_origins(result: Result, old: int | None, new: int | None) -> Result:
-    """Mark kernels' figures as from build `new` instead of `old`; None stands for the source that ran."""
+    """Mark kernels' figures as coming from build `new` instead of `old`; None stands for the source that ran."""
     launches = [
         replace(launch, origin=replace(launch.origin, build_number=new))
         if launch.origin.build_number == old and launch.origin.method in (Method.MEASURED, Method.ESTIMATED)

@@ -1,7 +1,7 @@
 """`fattn-probe reproduce`: run a case, choose how to show its failure, and write a folder for a maintainer.
 
 The folder has a README with the fault, its place and the command lines; a C++ file that uses ggml's API; and a GGUF
-file with its inputs and the expected output.
+file with the case's inputs and the expected output.
 """
 
 import os
@@ -112,7 +112,7 @@ OTHER_KERNEL = "the bounds are those of the kernel above, and a different one ma
 OTHER_DEVICE: dict[By, str] = {
     "prediction": OTHER_KERNEL,
     "model": OTHER_KERNEL,
-    "tolerance": "the tolerance is the same for all",
+    "tolerance": "the tolerance is the same for all devices",
 }
 
 

@@ -1,4 +1,4 @@
-"""The case to reproduce and its judgement, from a run, from its capture, or from the history."""
+"""The case to reproduce and its judgement, from a run, from a capture, or from the history."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -154,7 +154,7 @@ def is_uid(word: str) -> bool:
 
 
 def past_result(history: History, uid: str, name: str) -> PastResult:
-    """The result of a case, or of the only failed case, in the run whose name begins with `uid`; or InputError."""
+    """The result of a case, or of the only failed case, in the run whose name begins with `uid`; InputError if none."""
     run = history.run(uid)
     stored = history.cases(run)
     failed = [result.name for result in history.results(run).values() if result.status == "fail"]
@@ -182,7 +182,7 @@ def case_of(stored: StoredCase) -> tuple[Case, str]:
 
 
 def candidates(stored: StoredCase) -> Iterator[tuple[Case, str]]:
-    """Cases that may equal the stored one, each with its name on a command line."""
+    """Cases that may be the stored one, each with its name on a command line."""
     if stored.name.startswith(f"{OP}("):
         for separate_V in (False, True):
             yield resolve(from_ops(stored.name, separate_V=separate_V), stored.name, "upstream"), ""

@@ -79,7 +79,7 @@ class Chooser:
     step: Step = quiet
 
     def choose(self, wanted: Wanted, *, fails: bool) -> Chosen:
-        """The requested way; for `auto` the first way that shows a failure. InputError if the op allows no such way."""
+        """The requested way; for `auto` the first way that shows a failure. InputError if the op allows none."""
         if wanted in ("line", "patch"):
             made = self.line() if wanted == "line" else self.patch()
             if isinstance(made, str):
@@ -116,7 +116,7 @@ class Chooser:
         if case is None:
             return f"patch: test_flash_attn_ext has no parameters for this op{self.views()}"
         if self.listed is not None:
-            return "patch: test-backend-ops has this op in its list already (--as line)"
+            return "patch: test-backend-ops already has this op in its list (--as line)"
         diff = add_case(tests, case, ABOUT)
         patch = Patch("add-case", Path(ADDED), "", (), diff)
         options = replace(self.session.options, patches=(*self.session.options.patches, patch))
@@ -126,11 +126,11 @@ class Chooser:
     def views(self) -> str:
         """The properties of this op's operands that upstream's test cannot express."""
         offsets = [name for name, view in self.op.tensors.items() if view.offset]
-        return f" (it cannot express offsets, which {', '.join(offsets)} has here)" if offsets else ""
+        return f" (it cannot express the offsets of {', '.join(offsets)})" if offsets else ""
 
     @functools.cached_property
     def listed(self) -> str | None:
-        """The case in upstream's list that equals this op."""
+        """The case in upstream's list that has this op."""
         self.step("listing the cases of test-backend-ops")
         read_list(self.tree.root)
         return in_list(self.op, (item.case for item in upstream_list(self.session, self.listed_on)), self.tree.root)

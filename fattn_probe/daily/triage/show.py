@@ -150,7 +150,7 @@ def pasted(command: str) -> str:
 def row(of: Mapping[str, Any]) -> tuple[str, ...]:
     """The table row of a layer."""
     attention = ", ".join(f"{number} {status}" for status, number in of["attention"].items())
-    others = f"{of['ran'] - of['wrong']} right" + (f", {of['wrong']} wrong" if of["wrong"] else "")
+    others = f"{of['ran'] - of['wrong']} correct" + (f", {of['wrong']} wrong" if of["wrong"] else "")
     nearest = f"{of['worst']} {of['share']:.1g}x" if of["worst"] and of["share"] else ""
     spoilt = f"{of['spoilt']} of {of['tensors']} not finite" if of["spoilt"] else f"{of['tensors']} finite"
     name = "-" if of["layer"] is None else str(of["layer"])
@@ -236,7 +236,7 @@ def check_folder(folder: Path) -> None:
 
 
 def write_folder(folder: Path, document: Mapping[str, Any], report: str, files: Iterable[Path]) -> None:
-    """Write verdict, report and case files completely or not at all, in place of an earlier triage."""
+    """Write verdict, report and case files completely or not at all; replaces an earlier triage."""
     check_folder(folder)
     make_folder(folder.absolute().parent, "--out")
     listed = list(files)

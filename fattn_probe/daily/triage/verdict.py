@@ -107,7 +107,7 @@ def step_nmse(type_: str) -> float:
 
 
 def allowed(node: Node, positions: int = 0) -> float:
-    """The largest NMSE of a correct device for an op, in a run with `positions` positions."""
+    """The largest NMSE that a correct device has for an op, in a run with `positions` positions."""
     arithmetic = BY_OP.get(node.op, DEFAULT)
     if node.op == "ROPE" and positions > LARGE_POSITIONS:
         arithmetic = ROPE_AT_LARGE_POSITIONS
@@ -129,10 +129,10 @@ PASS_ON = frozenset({"CPY", "CONT", "DUP", "REPEAT", "CONCAT", "PAD", "GET_ROWS"
 LEAST_CHANGE, GROWTH = 0.05, 20.0
 """The least change of a tensor's largest magnitude that counts, as a share and as a multiple of earlier changes.
 
-A largest magnitude changes by no more than the error of one element. The CPU sums V in f16, which at 300 rows is 0.2 %
-of an element; in small models of seven architectures, with 40 and 300 tokens, no change is above 0.1 %. Only the first
-tensor after each attention op is suspected, because the two graphs differ only in attention. Other changes follow from
-earlier ones, even if they are large, for example if a different expert is chosen.
+A largest magnitude changes by no more than the error of one element. The CPU sums V in f16, which at
+300 rows costs 0.2 % of an element; in small models of seven architectures, with 40 and 300 tokens, no change is above
+0.1 %. Only the first tensor after each attention op is suspected, because the two graphs differ only in attention.
+Other changes follow from earlier ones, even if they are large, for example if a different expert is chosen.
 """
 Moment = tuple[int, int, int]
 """(step, part, index in the graph)."""
@@ -147,7 +147,7 @@ def verdict_of(
 ) -> Answer:
     """The verdict on a run: its attention ops, its tensors, and those of a run without flash attention.
 
-    `positions` is the number of positions in the longest sequence. In an op, attention on a device comes first.
+    `positions` is the number of positions in the longest sequence. Of suspects at one op, attention comes first.
     """
     suspects: Suspects = [
         *((moment_of_op(op, nodes), 0, found) for op in ops for one in op.found if (found := suspect_of(op, one))),
@@ -174,7 +174,7 @@ def unknown(ops: Sequence[AttentionOp]) -> Unknown | None:
     found = [one for op in ops for one in op.found]
     lost = [one for one in found if one.status is Status.LOST]
     if lost:
-        return Unknown(f"{len(lost)} of {len(found)} runs were lost, first {lost[0].case} on {lost[0].on}", lost=True)
+        return Unknown(f"{len(lost)} of {len(found)} runs were lost, such as {lost[0].case} on {lost[0].on}", lost=True)
     if any(one.status is Status.PASS for one in found):
         return None
     reasons = [*(op.unjudged for op in ops if op.unjudged), *(f"{one.on}: {one.reason}" for one in found)]
@@ -236,7 +236,7 @@ def tensor_of(name: str) -> str:
 
 
 def by_key(nodes: Sequence[Node]) -> dict[Key, Node]:
-    """The tensors of a run by a key that is the same in other runs, without those that ggml only numbered.
+    """The tensors of a run by a key that is the same in other runs, without those that ggml named `node_N` or `leaf_N`.
 
     The name alone is not enough: llama.cpp gives a projection, its sum with the bias and its rotation the same name,
     and does the same for the norms of a layer. So the key includes the number of earlier tensors of the same name.

@@ -37,10 +37,10 @@ def sentence(result: TriageResult) -> str:
     if isinstance(guilty, AttentionWrong | AttentionOverflows):
         return f"{said_of(guilty)}."
     if any(isinstance(other, AttentionWrong) for other in result.answer.others):
-        return f"{said_of(guilty)}; attention is also wrong, later."
+        return f"{said_of(guilty)}; attention is also wrong, but later."
     judged = [found for found in result.judgements if found.status is not Status.UNSUPPORTED]
     passed = [found for found in judged if found.status is Status.PASS]
-    correct = f"; attention is correct, in {len(passed)} of {len(judged)} judged ops" if passed else ""
+    correct = f"; attention is correct in {len(passed)} of {len(judged)} judged ops" if passed else ""
     return f"{said_of(guilty)}{correct}."
 
 
@@ -62,8 +62,8 @@ def said_of(guilty: Guilty) -> str:
         case AttentionOverflows(elements=elements, kernel=kernel, target=target):
             place = moment_of(guilty.layer, guilty.step, guilty.part)
             return (
-                f"The model itself: attention of {place} exceeds the range of f16 on {target}, as {kernel} is "
-                f"designed: {elements} values are not finite"
+                f"The model itself: attention of {place} exceeds the range of f16 on {target}, by the design "
+                f"of {kernel}: {elements} values are not finite"
             )
         case OtherOpWrong(node=node, target=target):
             return f"The first wrong tensor is {named(node)}, on {target}: {how_wrong(guilty)}"
@@ -72,7 +72,7 @@ def said_of(guilty: Guilty) -> str:
         case PartsWithout(node=node, other=other):
             return (
                 f"The first tensor that differs without flash attention is {named(node)}: "
-                f"its largest value is {node.largest:.4g}, and {other.largest:.4g} without"
+                f"its largest value is {node.largest:.4g} with flash attention and {other.largest:.4g} without"
             )
     raise AssertionError("not a culprit")
 
@@ -110,7 +110,7 @@ def scope(result: TriageResult) -> str:
     """List the results that are correct."""
     judged = [found for found in result.judgements if found.status is Status.PASS]
     compared = sum(isinstance(found, TensorDifference) for node in result.nodes for found in node.on.values())
-    words = [f"{many(len(judged), 'attention op')} right on {' and '.join(result.targets)}"]
+    words = [f"{many(len(judged), 'attention op')} correct on {' and '.join(result.targets)}"]
     if compared:
         words.append(f"so are {many(compared, 'other op')[:-4]}")
     if result.nodes:

@@ -92,10 +92,10 @@ class Checks:
         return self.sample if isinstance(self.sample, int) else None
 
     def __str__(self) -> str:
-        runs = f"{self.repeat} runs must have the same bits" if self.repeat > 1 else "1 run"
-        alone = f", {self.batch_invariance} queries also computed alone" if self.batch_invariance else ""
+        runs = f"{self.repeat} runs must have equal bits" if self.repeat > 1 else "1 run"
+        alone = f", {self.batch_invariance} queries also alone" if self.batch_invariance else ""
         bits = ", roundings as in the model" if self.roundings else ""
-        known = ", kernels as recorded" if self.kernels else ""
+        known = ", kernels as known" if self.kernels else ""
         orders = f", {self.order} orders of all cases in one process" if self.order else ""
         return f"rounding model {self.model}, rows {self.sample}, {runs}{alone}{bits}{known}{orders}"
 

@@ -174,7 +174,7 @@ def test_the_live_debugger_stops_at_the_kernel():
     assert "block (3, 0, 0)" in done.stdout
     assert "f16    64 256 2 1" in done.stdout
     assert "$1 = 3" in done.stdout
-    assert "docs/guide/tour.md, step 5, explains the kernel; `fattn-probe glossary TERM` a word." in done.stdout
+    assert "guide/tour.md, step 5, explains the kernel; `fattn-probe glossary TERM` explains a word." in done.stdout
 
 
 @pytest.mark.night
@@ -219,7 +219,7 @@ def test_variables_that_are_not_set_yet_are_no_position(live):
     )
     assert re.search(r"^ +5 +5 +6 +0 +1 +0 +0 +1:2 ", blocks, re.MULTILINE)
     for said in (at_first, then):
-        assert "found before: kbc 5 to 6\nfound before: sequence 0, z_KV 1, zt_gqa 0, jt 0, kb0 1:2\n" in said
+        assert "earlier run: kbc 5 to 6\nearlier run: sequence 0, z_KV 1, zt_gqa 0, jt 0, kb0 1:2\n" in said
     assert (
         "not set yet at this line: kb0_start, kb0_stop, jt, zt_gqa, z_KV, sequence, kbc, kbc_stop, iter_k" in at_first
     )

@@ -161,7 +161,7 @@ def test_sizes_are_said_once_and_first(tmp_path):
     [
         ({}, 1, "2 layers in 2 steps: about 400 B at most"),
         ({}, 2, "2 layers in 1 steps: about 200 B at most"),
-        ({"layers": (1,)}, 1, "1 layers in 2 steps: about 200 B at most, of which --budget takes 150 B"),
+        ({"layers": (1,)}, 1, "1 layers in 2 steps: about 200 B at most, of which --budget allows 150 B"),
     ],
 )
 def test_expected_sizes(request_, step, words):

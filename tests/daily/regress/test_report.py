@@ -137,7 +137,7 @@ def test_times_of_a_real_gpu_are_drawn_and_a_step_is_an_alarm(empty):
     for number, seconds in enumerate([2e-5] * 8 + [3e-5] * 4):
         night(empty, result(seconds=(seconds,)), identity=GPU, accepted="" if number else "good")
     page = report(empty)
-    assert "20.0 us became 30.0 us, since 4 runs" in page
+    assert "20.0 us became 30.0 us, in the last 4 runs" in page
     assert "1 regression" in page
     assert 'aria-label="time by run, gqa"' in page
 

@@ -376,7 +376,7 @@ def test_a_filter_may_leave_an_entry_without_cases_but_not_all(suite):
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        ("name: memory", "name: races", r":12: entries.1.name: found 'races', which the entry on line 6 has"),
+        ("name: memory", "name: races", r":12: entries.1.name: found 'races', which the entry on line 6 already has"),
         (
             "  - name: memory\n    scenarios",
             "  - scenarios",

@@ -389,7 +389,7 @@ def test_a_failure_must_show_every_time(choose):
     assert found.way == "file"
     assert found.reasons == (
         "line: upstream's test failed in 2 of 3 runs, the last time with: NaN",
-        "patch: test-backend-ops has this op in its list already (--as line)",
+        "patch: test-backend-ops already has this op in its list (--as line)",
     )
 
 
@@ -405,7 +405,7 @@ def test_the_wanted_way_is_taken_whether_it_fails_or_not(choose):
     assert choose("file", listed=IN_LIST).way == "file"
     with pytest.raises(InputError, match="line: this source's test-backend-ops has no case"):
         choose("line", listed=OTHERS)
-    with pytest.raises(InputError, match="in its list already"):
+    with pytest.raises(InputError, match="already has this op in its list"):
         choose("patch", listed=IN_LIST)
 
 

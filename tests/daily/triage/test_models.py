@@ -99,7 +99,7 @@ def test_a_fault_in_rope(tree, tmp_path):
     assert (node["op"], node["name"], node["layer"], node["step"]) == ("ROPE", "Qcur-0", 0, 0)
     assert found["guilty"]["found"]["nmse"] > 0.1
     assert {row["status"] for row in found["attention"]} == {"pass"}
-    assert "attention is correct, in 4 of 4 judged ops" in found["sentence"]
+    assert "attention is correct in 4 of 4 judged ops" in found["sentence"]
 
 
 @pytest.mark.night  # CI has the verdict in test_verdict.py, and a model of a changed tree in test_a_fault_in_rope

@@ -314,7 +314,7 @@ CACHE = {"type": "f16", "inf": 4}
 SAID = {
     "innocent": (
         result_of(ops(), nodes()),
-        "Nothing is wrong: 2 attention ops are right on sim:h200, so are 18 other ops, and 18 tensors are finite.",
+        "Nothing is wrong: 2 attention ops are correct on sim:h200, so are 18 other ops, and 18 tensors are finite.",
     ),
     "designed": (
         result_of(ops(passed(warning="increments are lost")), nodes()),
@@ -327,29 +327,29 @@ SAID = {
     ),
     "overflow": (
         result_of(ops(overflowing()), nodes()),
-        "The model itself: attention of layer 0, step 0 exceeds the range of f16 on sim:h200, as  is designed: "
+        "The model itself: attention of layer 0, step 0 exceeds the range of f16 on sim:h200, by the design of : "
         "12 values are not finite.",
     ),
     "op": (
         result_of(ops(), nodes(Qcur_1={"on": {H200: WRONG}})),
         "The first wrong tensor is Qcur-1 (ROPE, f32, layer 1, step 0), on sim:h200: NMSE 1.3 against the CPU on the "
-        "same inputs, where a correct op has at most 1e-07; attention is correct, in 2 of 2 judged ops.",
+        "same inputs, where a correct op has at most 1e-07; attention is correct in 2 of 2 judged ops.",
     ),
     "fault": (
         result_of(ops(passed(), failed()), nodes(Qcur_0={"on": {H200: FAULT}})),
         "The first wrong tensor is Qcur-0 (ROPE, f32, layer 0, step 0), on sim:h200: "
-        "a write is outside of its allocation; attention is also wrong, later.",
+        "a write is outside of its allocation; attention is also wrong, but later.",
     ),
     "infinite": (
         result_of(ops(), nodes(embd={"largest": 1e5}, cache_v_l0=CACHE), without(cache_v_l0=CACHE)),
         "The model itself: cache_v_l0 (SET_ROWS, f16, layer 0, step 0) is the first tensor that is not finite, with "
-        "4 infinities; its inputs reach 1e+05, and the largest f16 is 65504; attention is correct, in 2 of 2 judged "
+        "4 infinities; its inputs reach 1e+05, and the largest f16 is 65504; attention is correct in 2 of 2 judged "
         "ops.",
     ),
     "cpu": (
         result_of(ops(), nodes(**{"__fattn___0": {"inf": 2, "inputs_inf": 9}}), without()),
         "The model itself: __fattn__-0 (FLASH_ATTN_EXT, f32, layer 0, step 0) is the first tensor that is not finite, "
-        "with 2 infinities; the CPU sums V in f16; attention is correct, in 2 of 2 judged ops.",
+        "with 2 infinities; the CPU sums V in f16; attention is correct in 2 of 2 judged ops.",
     ),
     "weights": (
         result_of([], nodes(ffn_out_0={"nan": 4, "inputs_nan": 1})),
@@ -359,7 +359,7 @@ SAID = {
     "parts": (
         result_of(ops(), nodes(), without(ffn_out_0={"largest": 2.0})),
         "The first tensor that differs without flash attention is ffn_out-0 (MUL_MAT, f32, layer 0, step 0): its "
-        "largest value is 1, and 2 without; attention is correct, in 2 of 2 judged ops.",
+        "largest value is 1 with flash attention and 2 without; attention is correct in 2 of 2 judged ops.",
     ),
 }
 
@@ -408,7 +408,7 @@ def test_an_op_whose_inputs_are_not_finite_is_not_judged():
 @pytest.mark.parametrize(
     ("status", "error", "said"),
     [
-        (Status.LOST, LostError, "but 1 of 1 runs were lost, first layer-00-step-0000 on sim:h200"),
+        (Status.LOST, LostError, "but 1 of 1 runs were lost, such as layer-00-step-0000 on sim:h200"),
         (Status.UNSUPPORTED, ComparisonError, r"but no attention op was judged \(sim:h200: no kernel\)"),
         (Status.FAIL, ComparisonError, "Attention is wrong"),
     ],

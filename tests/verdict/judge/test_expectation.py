@@ -179,8 +179,8 @@ def test_a_simulated_gpu_runs_some_blocks_of_what_takes_a_minute(monkeypatch, en
 def test_checks_in_words():
     assert str(Checks()) == "rounding model auto, rows auto, 1 run" and Checks().repeat == 1
     assert str(Checks("always", 9, 2, 4, roundings=True, kernels=True, order=3)) == (
-        "rounding model always, rows 9, 2 runs must have the same bits, 4 queries also computed alone, "
-        "roundings as in the model, kernels as recorded, 3 orders of all cases in one process"
+        "rounding model always, rows 9, 2 runs must have equal bits, 4 queries also alone, "
+        "roundings as in the model, kernels as known, 3 orders of all cases in one process"
     )
     assert [sample_of(text) for text in ("auto", "all", "1", "20")] == ["auto", "all", 1, 20]
     for text in ("0", "-1", "x"):

@@ -1,7 +1,7 @@
 """The dispatch of a tree, read from its source and stored in the cache, and the decisions that a run made.
 
 The reader does not depend on the version of llama.cpp: it follows the functions from `ggml_cuda_flash_attn_ext`. The
-next line that the program executed shows whether a condition held. If not, the values that the debugger read decide."""
+next line that the program executed shows whether a condition held; if it does not, the debugger's values do."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -88,7 +88,7 @@ class _Found:
 
 
 def decisions(conditions: Sequence[Condition], visits: Sequence[Visit]) -> tuple[Decision, ...]:
-    """The decisions in order; each condition of a loop appears once, as held if it ever held."""
+    """The decisions in order; each condition of a loop appears once, marked as held if it ever held."""
     found = [item for condition in conditions for item in _of_condition(condition, visits)]
     found.sort(key=lambda item: (item.at, item.condition.lines))
     loops: dict[tuple[str, int], _Found] = {}  # by condition: its first decision that held, else its last

@@ -33,8 +33,8 @@ class Condition:
     """A condition in a function of the dispatch, on `lines` (first and last, inclusive, like all lines here).
 
     `leads_to` is the source text of the consequence if the condition holds. A `value` is a bool or a `?:` assigned to
-    `variable`. An `outcome` has no condition: it returns a choice or calls another function. A `macro` also does, but
-    its conditions are hidden. `around` is the enclosing block. `guarded`: between `#if` and `#endif`.
+    `variable`. An `outcome` has no condition: it returns a choice or calls another function. A `macro` does the same,
+    but hides its conditions. `around` is the enclosing block. `guarded`: between `#if` and `#endif`.
     """
 
     function: str

@@ -155,8 +155,8 @@ def read_gpu_blocks(
     """Read each block of the next kernel; the host's launch must return only when the kernel has finished.
 
     `blocks_num` is the grid (x, y, z). Each block of a stream-K kernel reports its `kbc` and `kbc_stop`. The blocks
-    that are at a tile's call when the GPU first stops there also report that tile; reading every call would take a stop
-    per warp. `KV_max` is the scan's result, or the number of rows that a `sparse` kernel gathers.
+    that are at a tile's call when the GPU first stops there also report that tile; reading every call would need one
+    stop per warp. `KV_max` is the scan's result, or the number of rows that a `sparse` kernel gathers.
     """
     ends = insert_near(debugger, anchors, ("launched",))
     reader = _GpuReader(debugger, anchors, blocks_num)

@@ -32,8 +32,8 @@ def trace_dispatch(debugger: Debugger, plan: Mapping[str, Any]) -> tuple[list[Do
     debugger.delete(*entry)
     if not set(entry).intersection(stop.breakpoints):
         return [], stop
-    # Conditions call some functions of the entry's file. The walk steps into functions in headers: their lines
-    # are in one compilation unit per kernel, and a search in all units takes seconds.
+    # Conditions call some functions of the entry's file, so these get breakpoints. The walk steps into functions in
+    # headers: their lines are in one compilation unit per kernel, and finding them in all units would take seconds.
     first, *functions = plan["functions"]
     points = _insert(debugger, [each["location"] for each in functions if each["file"] == first["file"]])
     walk = _Walk(debugger, plan)
@@ -230,7 +230,7 @@ def _integer(debugger: Debugger, expression: str) -> int:
 
 
 UNKNOWN = re.compile(r'No symbol "([^"]+)" in')
-NEAR = 6  # the most names suggested for an unknown one
+NEAR = 6  # the largest number of names suggested for an unknown one
 
 
 def watch(debugger: Debugger, plan: Document) -> Document:
@@ -238,7 +238,7 @@ def watch(debugger: Debugger, plan: Document) -> Document:
 
     In a kernel only one thread stops: `condition` is true only for that thread, and the commands `at_launch` skip the
     other blocks. On a GPU, `thread` (linear block, warp, lane) must be at the stop. Returns `stops` (function, file,
-    line, `values`, and `refusals` of expressions without a value) and `why` the program ended, otherwise empty.
+    line, `values`, and `refusals` of expressions without a value) and `why`, the reason if the program ended.
     """
     main = debugger.insert("main")
     debugger.resume("run")  # the libraries are loaded now, so gdb can parse conditions and reject wrong locations

@@ -39,7 +39,7 @@ SETTINGS = ("static-members off", "repeats unlimited", "elements unlimited", "pr
 def fiber(wave: int) -> tuple[str, str]:
     """gdb expressions for the warp and lane of the simulator's running thread, as llama.cpp's kernels count them.
 
-    `wave` is the number of lanes in the GPU's warps. Even if 64, tile and vec kernels count 32 lanes (`blockDim.x`).
+    `wave` is the number of lanes in the GPU's warps. Tile and vec kernels always count 32 lanes (`blockDim.x`).
     """
     if wave == LANES:
         return "simt::self->warp->index", "simt::self->lane"
@@ -108,7 +108,7 @@ def trace_op(debugger: Debugger, plan: Document) -> Document:
 
 
 def run_to_launch(debugger: Debugger, plan: Document) -> list[str]:
-    """Run the program to the attention kernel's launch; returns how the program ended if it ended before.
+    """Run the program to the attention kernel's launch; returns how the program ended if it did not get there.
 
     `plan`: `anchors`, `dispatch`, `simulated`, and `linear` if the simulator runs only this block.
     """
@@ -206,7 +206,7 @@ class _Reader:
         return values
 
     def _take(self, anchors: Set[str], stop: StopRecord) -> None:
-        """Read the lanes at a stop; a stop has several anchors if the debugger moved a breakpoint to another's line."""
+        """Read the lanes at a stop; it has several anchors if the debugger moved their breakpoints to the same line."""
         if (ITERATION in stop.function) == bool(AFTER & anchors):
             return  # after the last step, the rescale for the sinks is on the same line
         if ITERATION in stop.function and not self._kernel["variables"]:

@@ -128,8 +128,8 @@ class Marked:
 
 CAPTION = (
     "Steps in the order of each block; a colour is an output tile, a number a KV step. Q loads the queries, part and"
-    " dst+ store a part, =n takes and +n adds what block n stored, ÷ divides. Blocks run side by side: no clock was"
-    " recorded."
+    " dst+ store a part, =n takes and +n adds what block n stored, ÷ divides. Blocks run in parallel; their times"
+    " were not recorded."
 )
 
 

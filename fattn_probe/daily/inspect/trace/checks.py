@@ -52,7 +52,7 @@ class TracedOperands:
 class WarpInputs:
     """The columns of a warp: scaled Q (columns, DKQ), K and V of their K/V head, slope * mask (columns, n_kv).
 
-    `sink` is each column's sink, None if the warp adds none: only the first of the warps that share a column adds them,
+    `sink` is each column's sink, None if the warp adds none: only the first of the warps that share a column adds it,
     in the block that ends the tile. `query` and `head` identify each column; `exists` is false past the last one.
     """
 
@@ -137,7 +137,7 @@ def distance(found: npt.NDArray[Float], expected: npt.NDArray[Float]) -> npt.NDA
 class Quantity:
     """A variable's registers and their expected values, [lane][number].
 
-    `places` gives each number's column in the tile, and its KV row in the op, or d, or -1, as read at `anchor`.
+    The values are read at `anchor`. `places` has each number's column in the tile, and its KV row in the op, d, or -1.
     """
 
     name: str
@@ -233,7 +233,7 @@ class WarpStep:
         return matrix
 
     def by_column(self, values: F64) -> F64:
-        """Take one value per column from registers that are equal in all lanes of a column."""
+        """Take one value per column from registers that have the same value in all lanes of a column."""
         result = np.zeros(self.fragments.cols_per_warp)
         result[self.at_state] = values
         return result
@@ -349,7 +349,7 @@ def _VKQ(step: WarpStep) -> Iterator[Quantity]:
         rows, valid = step.inputs.rows(step.kv_rows)
         halves = factors(step.KQ_matrix(P), step.inputs.least)
         V = step.inputs.V[rows] * valid[:, None]
-        # per 16 KV rows: on AMD (whose order of sums is assumed), on Volta, and at most on later GPUs
+        # per 16 KV rows: on AMD (the order of its sums is assumed), on Volta, and the most on later GPUs
         roundings = 16 if step.fragments.KQ.layout else 4 if step.fragments.KQ.I == 32 else 2
         total, bound = accumulate(step.VKQ_matrix(rescaled), halves, V, roundings, half=step.half)
         yield _f16(Quantity("VKQ", "accumulated", after, total[step.at_VKQ], bound[step.at_VKQ], places))

@@ -62,7 +62,7 @@ def in_inputs(case: Case, inputs: Inputs) -> FirstNotFinite | None:
             index = tuple(int(part) for part in np.argwhere(bad)[0])
             at = {f"i{axis}": part for axis, part in enumerate(reversed(index))}
             where = ", ".join(map(str, at.values()))
-            words = f"{name}[{where}] of the inputs is {values[index]} (indices in ggml's order), one of {bad.sum()}"
+            words = f"{name}[{where}] of the inputs is {values[index]} (ggml's index order), one of {bad.sum()} such"
             return FirstNotFinite(name, float(values[index]), at, words)
     return None
 

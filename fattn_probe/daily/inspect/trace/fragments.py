@@ -42,7 +42,7 @@ AMD_ROWS: Mapping[str, Callable[[Indices, Indices, int], Indices]] = {
     "rdna3": lambda lane, at, ne: 2 * at + lane // 16,
     "rdna4": lambda lane, at, ne: ne * (lane // 16) + at,
 }
-"""j of element `at` (of `ne`) of a lane in the sums of AMD's matrix instructions; i is the lane modulo 16."""
+"""For the sums of AMD's matrix instructions: j of a lane's element `at` (of `ne`); i is the lane modulo 16."""
 SCRAMBLED = "rdna4 scrambled"
 """A layout with a tile's even d in the first half of a lane's registers, and the odd d in the second half."""
 

@@ -166,7 +166,7 @@ class WarpOfColumns:
         return Turn(last.KQ, last.P, maximum, sums, VKQ)
 
     def _values(self, quantity: str, lanes: Lanes) -> F32:
-        """A quantity's registers, [column][lane][number]: the columns are outermost in VKQ, innermost in others."""
+        """A quantity's registers, [column][lane][number]: the columns are outermost in VKQ, innermost in the others."""
         numbers = np.array([lanes[lane][quantity] for lane in range(LANES)])
         if quantity != "VKQ":
             return np.moveaxis(numbers.astype(np.float32).reshape(LANES, -1, len(self.columns)), 2, 0)
@@ -191,7 +191,7 @@ class WarpOfColumns:
         return Stage(stage, quantity, found, wanted, np.array(bounds)[:, None, None], labels | {"lane": lane}, place)
 
     def _along(self, numbers: int) -> npt.NDArray[np.intp]:
-        """The KV row of each logit of a lane, counted from the step's first, [lane][number]."""
+        """The KV row of each of a lane's logits, counted from the step's first row, [lane][number]."""
         lane, number = np.ogrid[:LANES, :numbers]
         return np.asarray((number * self.shared + self.part) * LANES + lane)
 

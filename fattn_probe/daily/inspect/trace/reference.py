@@ -111,9 +111,9 @@ class TracedTile:
 class JudgedTrace:
     """A traced warp of a block: `tiles` has the registers of the mma kernel, `stages` everything else.
 
-    `shared` warps work on its columns. `fragments` is None for other kernels. `row` is the output row that was followed
-    through memory, None without stages; `missing` is the reason if `row` is None. `assumed` names the model's
-    assumptions about the GPU. `stopped` says why the program stopped before everything was read; otherwise it is empty.
+    `shared` is the number of warps that work on its columns. `fragments` is None except for the mma kernel. `row` is
+    the output row that was followed through memory, None without stages; `missing` is the reason if `row` is None.
+    `assumed` names the model's assumptions about the GPU. `stopped` says why the program stopped early, or is empty.
     """
 
     block: tuple[int, int, int]

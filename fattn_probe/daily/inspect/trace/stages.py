@@ -1,6 +1,6 @@
 """The stages of an output row, from a block's KV steps to dst, compared with the kernel's rounding model.
 
-A stage is a quantity at a point of the kernel: in the registers of a warp (tile and vec kernels), or in memory, as the
+A stage is a quantity at a point in the kernel: in the registers of a warp (tile and vec kernels), or in memory, as the
 attention kernel stores it for the kernel that combines the blocks, or in dst.
 """
 
@@ -187,9 +187,9 @@ class StageDeviation:
 
 @dataclass(frozen=True)
 class Stage:
-    """A quantity at a point of the kernel, found and expected; `bound` and `labels` (coordinates) broadcast.
+    """A quantity at a point in the kernel, found and expected; `bound` and `labels` (coordinates) broadcast.
 
-    The bound covers the difference between compilers: the debug build, which is read, does not fuse multiply-adds.
+    The bound covers the difference between compilers: the debug build, which is traced, does not fuse multiply-adds.
     `place` is the line (`file:line`) before which the quantity was read.
     """
 

@@ -104,7 +104,7 @@ class Tracer:
                 at = {name: np.array(index) for name, index in asdict(worst.at).items()}
                 value, expected = (np.array([number], np.float32) for number in (worst.value, worst.expected))
                 place_of_dst = self._places[FINISHED]
-                wrong = Stage("dst, by the verdict", "output", value, expected, np.zeros(1), at, place_of_dst)
+                wrong = Stage("dst, according to the verdict", "output", value, expected, np.zeros(1), at, place_of_dst)
                 traced = replace(traced, stages=(*traced.stages, wrong))
         return traced
 
@@ -130,7 +130,7 @@ class Tracer:
     def model(self, launches: Sequence[LaunchRecord] = ()) -> tuple[tuple[ModelledRows, Geometry] | None, str]:
         """The rounding model and geometry of the launches (default: of a dry run), or the reason for having none."""
         if self.target.engine != "sim":
-            return None, "what follows the last KV step is read on simulated GPUs only"
+            return None, "values after the last KV step are read only on simulated GPUs"
         session = self.inspector.session
         arch, constants = arch_number(arch_of(self.target)), known_constants(session.options.tree)
         launches = launches or dry_launches(session, self.case, self.target)
@@ -142,7 +142,7 @@ class Tracer:
     def _row(
         self, output: Judgement, place: TracePlace | None, found: tuple[ModelledRows, Geometry] | None
     ) -> Row | None:
-        """The row to follow: the one with the largest error if the block works on it, else the block's first."""
+        """The row to follow: the one with the largest error if the block works on it, else the block's first row."""
         worst = [element.at for element in output.diagnosis.worst] if output.diagnosis else []
         rows = [(at.sequence, at.query, at.head) for at in worst] or [(0, 0, 0)]
         if place is None or found is None:
@@ -177,7 +177,7 @@ class Tracer:
         return block_arrays(documents, chosen.tiles, about)
 
     def find_not_finite(self, dst: npt.NDArray[np.floating[Any]]) -> FirstNotFinite | None:
-        """Find the origin of the first NaN or infinity in the inputs or `dst` (`ne` reversed); None without any."""
+        """Find the origin of the first NaN or infinity in the inputs or `dst` (`ne` reversed); None if none exists."""
         found, last = in_inputs(self.case, self.inputs), in_dst(dst)
         if found is not None or last is None:
             return found

@@ -99,7 +99,7 @@ def occupancy_legend(facts: Facts) -> list[str]:
 
 
 def block_table(blocks: Sequence[BlockWork]) -> Table:
-    """The table of blocks, with a row per tile and the source's names; a block without tiles has one row."""
+    """The table of blocks, with a row per tile and names from the source; a block without tiles has one row."""
     stream_k = any(block.kbc is not None for block in blocks)
     with_SM = any(block.sm is not None for block in blocks)
     own = ["block", *["blockIdx"] * (not stream_k), *["SM"] * with_SM, *["kbc", "kbc_stop"] * stream_k]
@@ -244,7 +244,7 @@ class SideBySide:
 
     @property
     def titles(self) -> tuple[str, str]:
-        """The two titles: case and device, plus another property if these are equal."""
+        """The two titles: case and device, plus another property if these are the same."""
         titles = (title_of(self.a.about), title_of(self.b.about))
         telling = [name for name in self.a.about if self.a.about[name] != self.b.about.get(name)]
         if titles[0] != titles[1] or not telling:
@@ -254,7 +254,7 @@ class SideBySide:
 
 
 def side_by_side(a: Facts, b: Facts) -> SideBySide:
-    """Compare two inspections by the names of their facts, in the order of the first."""
+    """Compare two inspections by the names of their facts, in the order of the first inspection."""
     first, second = a.flat(), b.flat()
     both = first | second
     facts = tuple(

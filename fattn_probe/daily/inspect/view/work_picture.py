@@ -132,7 +132,7 @@ class WorkMap:
             f"{EDGE}n  block n": not self.digits,
             f"{JOINED}  seam: the fixup kernel adds the two parts": any(segment.seam for segment in segments),
             "n  the block whose blockIdx.y ends in n": self.digits and not mixed,
-            f"{MIXED.sign}  the blocks in turn": mixed,
+            f"{MIXED.sign}  several blocks, in turn": mixed,
             f"{MASKED}  hidden by the mask, skipped": any(segment.hidden for segment in segments),
             f"{GAP.sign}  done by no block": any(not segment.doers for segment in segments),
             f"{OVERLAP.sign}  done more than once": any(len(segment.doers) > 1 for segment in segments),
