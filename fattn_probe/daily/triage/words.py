@@ -112,9 +112,9 @@ def scope(result: TriageResult) -> str:
     compared = sum(isinstance(found, TensorDifference) for node in result.nodes for found in node.on.values())
     words = [f"{many(len(judged), 'attention op')} correct on {' and '.join(result.targets)}"]
     if compared:
-        words.append(f"so are {many(compared, 'other op')[:-4]}")
+        words.append("so is 1 other op" if compared == 1 else f"so are {compared} other ops")
     if result.nodes:
-        words.append(f"and {len(result.nodes)} tensors are finite")
+        words.append(f"and {many(len(result.nodes), 'tensor')} finite")
     return ", ".join(words)
 
 
