@@ -78,11 +78,9 @@ def fuzz(
         for path in write_cases(run.kept, keep) if keep is not None else ():
             activity.note(f"wrote {path}")
     source = options.tree.spec if options.tree else DEFAULT_SOURCE
-    words: dict[str, object] = {"--source": source, "--devices": where.devices, "--model": judge.model}
-    words |= {"--repeat": judge.repeat, "--schedule": simulate.schedule}
-    plain = {"--source": DEFAULT_SOURCE, "--devices": None, "--model": "auto", "--repeat": 1, "--schedule": 0}
-    again = [word for flag, value in words.items() if value != plain[flag] for word in (flag, str(value))]
-    again += [word for name in build.patch for word in ("--patch", name)] + ["--check"] * build.check
+    model, repeat = "" if judge.model == "auto" else judge.model, judge.repeat if judge.repeat > 1 else 0
+    more = {"model": model, "repeat": repeat, "schedule": simulate.schedule, "check": build.check}
+    again = setup.same_again(source, build, where, **more)
     show(document(run), lambda: render(run, again), as_json)
     if run.findings:
         number = run.number("finding")

@@ -200,20 +200,13 @@ def repeating(outcome: Outcome, build: BuildFlags, where: Where) -> list[str] | 
         file = cases_like(Path(result.name)).get(result.name)
         if result.name not in new or file is None or one_case(file, "").digest != result.digest:
             continue  # such as upstream's own case, or a case of the user's own suite
-        given = {
-            "--on": "gpu" if outcome.run.identity.engine == "cuda" else outcome.run.identity.device,
-            "--devices": where.devices,
-            "--source": build.source,
-            "--build": build.folder,
-            "--sanitize": ",".join(ran.sanitize),
-            "--quants": "" if build.folder else ",".join(ran.quants),
-            "--repeat": checks.repeat if checks.repeat > 1 else "",
-        }
-        asked = {"--check": ran.flavour == "check", "--roundings": checks.roundings, "--kernels": checks.kernels}
-        asked["--batch-invariance"] = bool(checks.batch_invariance)
-        told = [word for flag, value in given.items() if value for word in (flag, str(value))]
-        told += [word for name in build.patch for word in ("--patch", name)]
-        return ["fattn-probe", "compare", result.name, *told, *(flag for flag, on in asked.items() if on)]
+        on = "gpu" if outcome.run.identity.engine == "cuda" else outcome.run.identity.device
+        more: dict[str, object] = {"build": build.folder, "check": ran.flavour == "check"}
+        more |= {"sanitize": ",".join(ran.sanitize), "quants": "" if build.folder else ",".join(ran.quants)}
+        more |= {"repeat": checks.repeat if checks.repeat > 1 else 0, "roundings": checks.roundings}
+        more |= {"kernels": checks.kernels, "batch_invariance": bool(checks.batch_invariance)}
+        flags = setup.same_again(build.source, build, where, on=on, **more)
+        return ["fattn-probe", "compare", result.name, *flags]
     return None
 
 

@@ -21,7 +21,6 @@ from fattn_probe.daily.reproduce.command import ReproduceRequest, check_folder, 
 from fattn_probe.daily.reproduce.command import reproduce as write_reproduction
 from fattn_probe.daily.reproduce.found import PastResult, is_uid, past_result
 from fattn_probe.daily.reproduce.ways import Wanted
-from fattn_probe.llama.source import DEFAULT_SOURCE
 
 MOST_NAME = 100
 """Limit on the length of a folder's name."""
@@ -64,16 +63,13 @@ def reproduce(
     target, *more = parse_targets(words, known) if words else (None,)
     if more:
         raise InputError("reproduce runs on one target at a time")
-    told = [word for name in build.patch for word in ("--patch", name)]
-    told += [] if source == DEFAULT_SOURCE else ["--source", source]
-    told += [] if where.devices is None else ["--devices", str(where.devices)]
     request = ReproduceRequest(
         case=subject.case,
         out=folder,
         target=target,
         listed_on=target if target and target.engine != "cpu" else parse_target(SIMULATED, known),
         wanted=wanted,
-        told=(subject.file, *told),
+        told=(subject.file, *setup.same_again(source, build, where)),
         timeout=where.timeout,
     )
     options = setup.run_options(build, where, simulate)

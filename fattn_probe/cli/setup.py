@@ -125,6 +125,14 @@ def tree_of(build: BuildFlags, *, models: bool = False) -> Tree:
         return resolve(source, progress, models=models)
 
 
+def same_again(source: str | None, build: BuildFlags, where: Where, /, **others: object) -> list[str]:
+    """The flags with which another command uses the same source, patches and devices; `others` by name, if set."""
+    told = {"source": None if source == DEFAULT_SOURCE else source, "devices": where.devices, **others}
+    words = [(f"--{name.replace('_', '-')}", value) for name, value in told.items() if value]
+    words += [("--patch", name) for name in build.patch]
+    return [word for flag, value in words for word in ([flag] if value is True else [flag, str(value)])]
+
+
 def patches_of(build: BuildFlags, tree: Tree) -> tuple[Patch, ...]:
     """The patches of `--patch`, in order."""
     return tuple(find(name, tree) for name in build.patch)

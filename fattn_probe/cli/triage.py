@@ -16,7 +16,7 @@ from fattn_probe.cli.capture import Model
 from fattn_probe.cli.commands import offered
 from fattn_probe.cli.setup import BuildFlags, Simulate, Where
 from fattn_probe.daily.triage.command import Triage
-from fattn_probe.daily.triage.show import advice_of, check_folder, document_of, flags_of, render, report, write_folder
+from fattn_probe.daily.triage.show import advice_of, check_folder, document_of, render, report, write_folder
 from fattn_probe.daily.triage.verdict import raise_if_wrong
 from fattn_probe.daily.triage.words import sentence
 from fattn_probe.machine.run.provenance import driver, versions
@@ -43,7 +43,7 @@ def triage(
         session = setup.session_of(options, activity)
         result = Triage(session, request, targets, recorded, activity).run()
         source = str(options.tree and options.tree.spec)
-        advice = advice_of(result, folder, flags_of(source, build.patch, where.devices))
+        advice = advice_of(result, folder, setup.same_again(source, build, where))
         run = result.run
         found = {"command": shlex.join(["fattn-probe", *sys.argv[1:]])}
         found |= {"model": f"{run['model']['file']} ({run['model'].get('description', '?')})"}

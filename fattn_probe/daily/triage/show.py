@@ -31,7 +31,6 @@ from fattn_probe.daily.triage.guilty import (
 )
 from fattn_probe.daily.triage.verdict import AttentionOp, TriageResult
 from fattn_probe.daily.triage.words import layers_of, said_of, sentence
-from fattn_probe.llama.source import DEFAULT_SOURCE
 from fattn_probe.machine.run.capture import read_capture, write_capture
 from fattn_probe.verdict.measure.verdict import Status
 from fattn_probe.verdict.present.tables import render as compared
@@ -44,13 +43,6 @@ class Advice:
 
     why: str
     command: str = ""
-
-
-def flags_of(source: str = DEFAULT_SOURCE, patches: Sequence[str] = (), devices: Path | None = None) -> list[str]:
-    """The flags that make another command use the same build and devices."""
-    words = [] if source == DEFAULT_SOURCE else ["--source", source]
-    words += [word for patch in patches for word in ("--patch", patch)]
-    return words + ([] if devices is None else ["--devices", str(devices)])
 
 
 def advice_of(result: TriageResult, folder: Path, flags: Sequence[str]) -> list[Advice]:

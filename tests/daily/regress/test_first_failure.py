@@ -84,7 +84,7 @@ def test_a_failure_of_a_suite_is_repeated_by_compare(tmp_path):
     assert told(replace(failed, known="kv-head-offset")) is None
     assert told(failed, order=2) is None, "it depends on the order of the whole entry"
     assert told(*others, failed, source="here", patch=["a", "b"]) == (
-        f"fattn-probe compare {name} --on sim:h200 --source here --quants q5_0-q4_1,f16-q8_0 --repeat 9 "
-        "--patch a --patch b --check --roundings"
+        f"fattn-probe compare {name} --source here --on sim:h200 --check --quants q5_0-q4_1,f16-q8_0 --repeat 9 "
+        "--roundings --patch a --patch b"
     )
-    assert "--on gpu --build made --repeat 9 " in told(failed, identity=GPU, folder=Path("made"))
+    assert "--on gpu --build made --check --repeat 9 " in told(failed, identity=GPU, folder=Path("made"))

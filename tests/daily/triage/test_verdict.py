@@ -33,7 +33,6 @@ from fattn_probe.daily.triage.show import (
     advice_of,
     check_folder,
     document_of,
-    flags_of,
     pasted,
     report,
     write_folder,
@@ -308,7 +307,7 @@ def result_of(judged, graph=(), other=()):
     return TriageResult(verdict_of(judged, graph, other), judged, graph, [H200], RUN)
 
 
-FLAGS = Path("out"), flags_of("git:master", ["fault-many"], Path("gpus.yaml"))
+FLAGS = Path("out"), ["--source", "git:master", "--devices", "gpus.yaml", "--patch", "fault-many"]
 FAULT = Finding("out-of-bounds", "a write is outside of its allocation")
 CACHE = {"type": "f16", "inf": 4}
 SAID = {
