@@ -47,11 +47,7 @@ def history_list(history_file: HistoryFile = DEFAULT_HISTORY, as_json: flags.Jso
 
 
 @history_app.command("show")
-def history_show(
-    uid: RunName,
-    history_file: HistoryFile = DEFAULT_HISTORY,
-    as_json: flags.Json = False,
-) -> None:
+def history_show(uid: RunName, history_file: HistoryFile = DEFAULT_HISTORY, as_json: flags.Json = False) -> None:
     """Show one run's results."""
     with open_existing(history_file) as history:
         results = list(history.results(history.run(uid)).values())

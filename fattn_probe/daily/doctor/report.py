@@ -27,11 +27,7 @@ PACKAGE_MANAGERS = {
     "suse": "sudo zypper install",
     "opensuse": "sudo zypper install",
 }
-FROM_PYPI = {
-    "ninja": "pip install ninja",
-    "cmake": "pip install cmake",
-    "nvcc": "pip install 'fattn-probe[cuda]'",
-}
+FROM_PYPI = {"ninja": "pip install ninja", "cmake": "pip install cmake", "nvcc": "pip install 'fattn-probe[cuda]'"}
 SYSTEM_PACKAGES = {
     "g++": {"sudo apt install": "g++", "sudo pacman -S": "gcc", "": "gcc-c++"},
     "addr2line": {"": "binutils"},

@@ -232,10 +232,7 @@ def converse(argv: Sequence[str], env: Mapping[str, str], timeout: float, answer
     The process has always ended when this function returns or raises.
     """
     began = time.monotonic()
-    with (
-        scratch() as folder,
-        dialogue(argv, {**env, **QUIET}, folder / "stderr", "fattn-capture") as speaker,
-    ):
+    with scratch() as folder, dialogue(argv, {**env, **QUIET}, folder / "stderr", "fattn-capture") as speaker:
         line = speaker.ask("", timeout)
         while line:
             try:

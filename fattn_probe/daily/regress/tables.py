@@ -314,12 +314,7 @@ def render_runs(rows: Sequence[tuple[Run, dict[str, int]]]) -> RenderableType:
 def render_results(results: Iterable[Result]) -> RenderableType:
     """Show one run's results."""
     rows = (
-        (
-            Text(result.status, STYLES.get(result.status, "")),
-            result.name,
-            result.kernel,
-            result.explained,
-        )
+        (Text(result.status, STYLES.get(result.status, "")), result.name, result.kernel, result.explained)
         for result in results
     )
     columns = ("status", "case", "kernel", "reason")

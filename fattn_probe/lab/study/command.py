@@ -30,13 +30,7 @@ from fattn_probe.lab.study.papers import (
 from fattn_probe.lab.study.precisions import errors
 from fattn_probe.lab.study.problem import OpArrays, StudyHead, StudyResult
 from fattn_probe.lab.study.schedules import Scheduled, schedule_head
-from fattn_probe.lab.study.stream_k import (
-    StudyLaunch,
-    divide,
-    heads_of_tile,
-    read_launch,
-    stream_k,
-)
+from fattn_probe.lab.study.stream_k import StudyLaunch, divide, heads_of_tile, read_launch, stream_k
 from fattn_probe.lab.study.warpgroups import Ring, Schedule
 from fattn_probe.llama.launch.geometry import tile_rows
 from fattn_probe.llama.launch.tiles import BlockPart, Tile

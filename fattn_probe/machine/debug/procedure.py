@@ -10,14 +10,7 @@ from typing import Any
 import fattn_probe
 from fattn_probe.base.files import scratch
 from fattn_probe.machine.debug.channel import Reply, c_string
-from fattn_probe.machine.debug.protocol import (
-    Debugger,
-    DebuggerError,
-    Frame,
-    Reason,
-    StopRecord,
-    without_parameters,
-)
+from fattn_probe.machine.debug.protocol import Debugger, DebuggerError, Frame, Reason, StopRecord, without_parameters
 from fattn_probe.machine.debug.session import DebugSession
 
 RESUMING = {

@@ -29,10 +29,7 @@ LAYOUTS: Mapping[tuple[int, int, str], Place] = {
     (16, 8, "half2"): lambda lane, at: (at % 2 * 8 + lane // 4, at // 2 * 4 + lane % 4),
     (32, 4, "half2"): lambda lane, at: (lane, at),
     (16, 8, "float"): lambda lane, at: (at // 2 * 8 + lane // 4, lane % 4 * 2 + at % 2),
-    (16, 16, "float"): lambda lane, at: (
-        at // 2 % 2 * 8 + lane // 4,
-        at // 4 * 8 + lane % 4 * 2 + at % 2,
-    ),
+    (16, 16, "float"): lambda lane, at: (at // 2 % 2 * 8 + lane // 4, at // 4 * 8 + lane % 4 * 2 + at % 2),
     (32, 8, "float"): lambda lane, at: ((at & 2) + (lane & ~2), (lane & 2) + (at & 5)),
 }
 """(i, j) of element `at` of a lane, for a tile<I, J, T>; in half2 tiles, j counts pairs. Only Volta has I = 32."""

@@ -213,11 +213,7 @@ def _vec(op: Op, geometry: Geometry, arch: int) -> Kernel:
     )
 
 
-BY_FAMILY: Mapping[str, Callable[[Op, Geometry, int], Kernel]] = {
-    "mma_f16": _mma_f16,
-    "tile": _tile,
-    "vec": _vec,
-}
+BY_FAMILY: Mapping[str, Callable[[Op, Geometry, int], Kernel]] = {"mma_f16": _mma_f16, "tile": _tile, "vec": _vec}
 
 
 def _lanes_chain(length: int, lanes: int) -> tuple[float, float]:
