@@ -54,8 +54,7 @@ def step_left_out(row, geometry, place):
 def mask_one_late(row, geometry, place):
     """Each query sees one KV row more than it should; the last has none left to see."""
     mask = row.mask.copy()
-    hidden = np.flatnonzero(np.isneginf(mask))
-    mask[hidden[:1]] = 0.0
+    mask[np.flatnonzero(np.isneginf(mask))[:1]] = 0.0
     return row.output(row.raw + mask)
 
 

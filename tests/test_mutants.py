@@ -128,8 +128,7 @@ def test_a_session_goes_on_where_it_was(root, monkeypatch):
     assert {mutant.now for mutant in mutants if again[mutant] and not found[mutant]} >= {
         "return value >= MOST and not value < least"
     }
-    survived = sum(not noticed for noticed in found.values())
-    assert len(session.read_text().splitlines()) == lines + survived
+    assert len(session.read_text().splitlines()) == lines + sum(not noticed for noticed in found.values())
 
 
 def test_why_a_test_fails_without_a_mutant_is_said(root):

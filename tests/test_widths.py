@@ -180,8 +180,7 @@ def test_everything_is_there_at_any_width(command, width):
 def test_everything_is_there_in_a_pipe(command, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     make, wanted = SHOWN[command]
-    console = Console(file=(out := io.StringIO()), width=width_for(out), highlight=False)
-    console.print(make())
+    Console(file=(out := io.StringIO()), width=width_for(out), highlight=False).print(make())
     assert has(out.getvalue(), wanted)
 
 

@@ -101,8 +101,7 @@ def test_a_worker_has_its_next_task_before_the_caller_sees_its_answer():
             yield name
 
     with Workers(words, 1) as pool:
-        running = pool.answers(tasks())
-        assert next(running)[0] == "a"
+        assert next(pool.answers(tasks()))[0] == "a"
         assert given == ["a", "b"]
 
 

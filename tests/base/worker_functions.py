@@ -59,8 +59,7 @@ def stubborn(tell):
     """A worker that takes no notice of a signal, as one in a long call of a C library."""
 
     def answer(path):
-        run_beside = os.spawnlp(os.P_NOWAIT, "true", "true")
-        os.waitpid(run_beside, 0)
+        os.waitpid(os.spawnlp(os.P_NOWAIT, "true", "true"), 0)
         Path(path).touch()
         end = time.monotonic() + 600
         while time.monotonic() < end:

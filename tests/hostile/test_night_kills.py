@@ -226,8 +226,7 @@ def damaged(cache, chance):
 @pytest.mark.network
 @pytest.mark.parametrize("number", range(ROUNDS))
 def test_damaged_files_are_made_again(cache, whole, number):
-    done = damaged(cache, random.Random(f"{SEED} damage {number}"))
-    print("\n".join([SEED, *done]))
+    print("\n".join([SEED, *damaged(cache, random.Random(f"{SEED} damage {number}"))]))
     found, said = compared()
     assert found == whole, said
     assert nothing_is_said()

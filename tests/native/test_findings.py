@@ -195,8 +195,7 @@ def test_the_order_of_the_schedule_does_not_decide_which_fault_is_reported(progr
     ("kernel", "kind"), [("smashed_stack", "barrier-divergence"), ("crash_on_a_smashed_stack", "out-of-bounds")]
 )
 def test_a_crash_of_the_report_does_not_hide_the_finding(programs, flavour, kernel, kind, seed):
-    program = programs["faults", flavour]
-    found = program.fault(kernel, 192, simulation=Simulation(threads=1, schedule=seed))
+    found = programs["faults", flavour].fault(kernel, 192, simulation=Simulation(threads=1, schedule=seed))
     assert (found.kind, found.block) == (kind, (1, 0, 0)), found.message
 
 

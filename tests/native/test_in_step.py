@@ -58,8 +58,7 @@ def test_a_correct_kernel_in_a_child_process_leaks_nothing(tmp_path):
     options = RunOptions(resolve(DEFAULT_SOURCE), sanitize=("address", "undefined"), simulation=Simulation(threads=1))
     session = Session(options)
     case = shipped("gqa")
-    file = make_case_file(case, tmp_path / "case.gguf")
-    session.run(case, file, H200)  # compiles what it needs
+    session.run(case, make_case_file(case, tmp_path / "case.gguf"), H200)  # compiles what it needs
     runner, words = session.build_for(H200).program(RUNNER), ("--backend", H200.backend)
     with forked_runner(runner, words, env=session.env(H200), folder=tmp_path, timeout=60) as forked:
         child = forked.run(tmp_path / "case.gguf")

@@ -34,8 +34,7 @@ def sources(kind, width, amount):
     if kind == "index":
         return start + (amount & (width - 1))
     source = {"up": LANES - amount, "down": LANES + amount, "xor": LANES ^ amount}[kind]
-    inside = source >= start if kind == "up" else source < start + width
-    return np.where(inside, source, LANES)
+    return np.where((source >= start if kind == "up" else source < start + width), source, LANES)
 
 
 def test_shuffles_of_every_kind_width_amount_and_value_and_loops_of_them(semantics):
@@ -128,8 +127,7 @@ ROWS = (48, 256, 48 * 256)
 
 
 def row_sums(rows):
-    weights = np.arange(256, 0, -1, dtype=np.uint32)
-    sums = (rows.reshape(48, 256) * weights).sum(1, dtype=np.uint32)
+    sums = (rows.reshape(48, 256) * np.arange(256, 0, -1, dtype=np.uint32)).sum(1, dtype=np.uint32)
     return (sums[:, None] + np.arange(256, dtype=np.uint32)).ravel()
 
 

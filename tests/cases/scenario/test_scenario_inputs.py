@@ -84,8 +84,7 @@ def test_view_values_are_what_ggml_reads_element_by_element(operand):
     view, block = case.op.tensors["K"], block_size(type_)
     for i3, i2, i1, i0 in np.ndindex(values.shape):
         at = view.offset + i3 * view.nb[3] + i2 * view.nb[2] + i1 * view.nb[1] + i0 // block * view.nb[0]
-        element = decode(inputs["K"][at : at + type_size(type_)], type_)[i0 % block]
-        assert values[i3, i2, i1, i0] == element
+        assert values[i3, i2, i1, i0] == decode(inputs["K"][at : at + type_size(type_)], type_)[i0 % block]
 
 
 @settings(max_examples=60)

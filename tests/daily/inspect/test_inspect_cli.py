@@ -163,8 +163,7 @@ def test_upstreams_own_case():
     words = ("--program", "test-backend-ops", "--filter", "hsk=64,hsv=64,nh=4,nr23=\\[1,1\\],kv=113,nb=3,mask=1")
     (found,) = json.loads(inspect(*words, "--on", "sim:h200", "--host", "--json").stdout)["inspections"]
     assert found["case"].startswith("FLASH_ATTN_EXT(hsk=64,hsv=64,nh=4,")
-    tensors = {tensor["name"]: tensor["ne"] for tensor in found["facts"]["tensors"]}
-    assert tensors["K"] == [64, 113, 4, 1]
+    assert {tensor["name"]: tensor["ne"] for tensor in found["facts"]["tensors"]}["K"] == [64, 113, 4, 1]
 
 
 def test_the_live_debugger_stops_at_the_kernel():

@@ -183,8 +183,7 @@ def test_each_step_names_its_lines_of_llama_cpp(family, tree):
         for line in kind.lines:
             assert line.place, (kind.name, line.what)
             file, _, number = line.place.partition(":")
-            there = (tree.root / CUDA / file).read_text().splitlines()[int(number) - 1]
-            assert line.text == there.strip()
+            assert line.text == (tree.root / CUDA / file).read_text().splitlines()[int(number) - 1].strip()
 
 
 @pytest.mark.network

@@ -168,8 +168,7 @@ def test_only_the_warp_asked_for_stops_and_the_breakpoints_are_taken_back(monkey
 
 
 def test_one_step_needs_the_next_ones_beginning():
-    document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), work := whole()).document()
-    debugger = Fibers(document)
+    debugger = Fibers(Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), work := whole()).document())
     found = read_trace(debugger, plan(kb0=1))
     assert {(r["anchor"], r["kb0"]) for r in found["readings"]} == {
         *(("logits", 1), ("softmax", 1), ("rescaled", 1), ("logits", 2))

@@ -155,8 +155,7 @@ def test_two_swapped_rows_of_V_are_found_in_their_step():
     swapped = {**INPUTS, "V": INPUTS["V"].copy()}
     rows = swapped["V"].reshape(CASE.op.sizes.n_head_kv, CASE.op.sizes.n_kv, -1)
     rows[1, [70, 71]] = rows[1, [71, 70]]
-    document = Warp(CASE, swapped, fragments_of(WIDE, 8, 2), work := whole(jt=1)).document()
-    trace = judge(document, work)
+    trace = judge(Warp(CASE, swapped, fragments_of(WIDE, 8, 2), work := whole(jt=1)).document(), work)
     assert (trace.deviation.quantity, trace.deviation.kb0) == ("VKQ", 1)
 
 
@@ -254,8 +253,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def shown(trace, **how):
-    console = Console(file=(out := io.StringIO()), width=100)
-    console.print(render_trace(trace, **how))
+    Console(file=(out := io.StringIO()), width=100).print(render_trace(trace, **how))
     return out.getvalue()
 
 
@@ -348,8 +346,7 @@ def test_stages_follow_the_steps():
 
 
 def test_a_deviation_of_a_step_is_first_and_a_number_that_is_not_finite_is_one():
-    trace = replace(followed(0.5), tiles=judged(fault=dropped_key).tiles)
-    assert trace.deviation.quantity == "P"
+    assert replace(followed(0.5), tiles=judged(fault=dropped_key).tiles).deviation.quantity == "P"
     assert followed(np.nan).deviation.quantity == "output"
     nothing = replace(stage("dst", "output", 0), bound=np.array([np.nan]))
     assert nothing.deviation is None
@@ -574,5 +571,4 @@ def test_columns_that_do_not_exist_are_not_judged(tmp_path):
         return values
 
     blocks = tuple(replace(block, tiles=(*block.tiles[:1], replace(block.tiles[1], jt=1))) for block in blocks_of(0, 5))
-    found = Followed(blocks=blocks, fault=fault).hunt(dst_of(bad=[(0, 9, 3, 1)]), tmp_path)
-    assert found.tensor == "dst"
+    assert Followed(blocks=blocks, fault=fault).hunt(dst_of(bad=[(0, 9, 3, 1)]), tmp_path).tensor == "dst"

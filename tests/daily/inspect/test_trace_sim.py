@@ -93,8 +93,7 @@ def test_the_traced_block_must_exist(gqa):
 
 
 def test_without_python_in_gdb():
-    trace = tracer_of(inspector_of(python=False), CASES["gqa"]).trace(block=1, warp=0)
-    agrees(trace, 1)
+    agrees(tracer_of(inspector_of(python=False), CASES["gqa"]).trace(block=1, warp=0), 1)
 
 
 @NIGHT

@@ -408,18 +408,15 @@ def test_a_division_that_repeats_is_drawn_once_and_whole_on_request():
 
 def test_blocks_that_take_turns_are_labelled_with_a_digit_and_hidden_steps_are_hatched():
     assert drawn(decode())[3] == "    0       0 │" + "0 1 2 3 4 5 6 7 " * 4 + "│"
-    facts = in_turn(Grid(512, 1, 1, 2, 1), 38, {(0, 0): 256})
-    assert "▒" * 32 + "╱" * 32 in drawn(facts, 80)[3]
+    assert "▒" * 32 + "╱" * 32 in drawn(in_turn(Grid(512, 1, 1, 2, 1), 38, {(0, 0): 256}), 80)[3]
     row = drawn(causal(), 100)[3]
     assert row.strip().startswith("0    0 │0 ")
     assert row.count("╱") > 40
 
 
 def test_rows_left_out_and_blocks_without_work_are_counted():
-    facts = stream_k(Grid(8, 97, 1, 1, 1), 50)
-    lines = drawn(facts, most=10)
-    left_out = [int(line.split()[1]) for line in lines if "not shown" in line]
-    assert sum(left_out) + 10 == 97
+    lines = drawn(stream_k(Grid(8, 97, 1, 1, 1), 50), most=10)
+    assert sum([int(line.split()[1]) for line in lines if "not shown" in line]) + 10 == 97
     lines = drawn(stream_k(Grid(2, 1, 7, 2, 1), 92), 200)
     assert lines[-1] == (
         "92 blocks on 14 output tiles of 2 KV steps; 0 to 1 KV step per block. 64 blocks have nothing to do. "
@@ -483,10 +480,8 @@ def test_parts_masked_steps_and_faults_have_tooltips_and_foreign_text_is_escaped
     assert titles(gqa())[1:5] == [
         f"block {block}: KV step {block} of sequence 0, KV head 0, head group 0, query tile 0" for block in range(4)
     ]
-    parts = sum(len(block.tiles) for block in gqa().blocks)
-    assert len(titles(gqa())) == 1 + parts
-    facts = replace(gqa(), about={"device": "<script>&"})
-    assert titles(facts)[0].endswith(" on <script>&")
+    assert len(titles(gqa())) == 1 + sum(len(block.tiles) for block in gqa().blocks)
+    assert titles(replace(gqa(), about={"device": "<script>&"}))[0].endswith(" on <script>&")
     hidden = next(title for title in titles(causal()) if title.endswith(", hidden by the mask"))
     assert hidden.startswith("block 0: KV steps 4 to 14 of sequence 0, KV head 0, head group 0, query tile 0")
     assert [title for title in titles(stops_early()) if "no block" in title] == [

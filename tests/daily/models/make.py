@@ -52,8 +52,7 @@ class Model:
             "rope.dimension_count": self.head_size,
             "rope.freq_base": 10000.0,
         }
-        window = {"attention.sliding_window": self.window} if self.window else {}
-        return common | window | self.extra
+        return common | ({"attention.sliding_window": self.window} if self.window else {}) | self.extra
 
     @property
     def tensors(self) -> Shapes:

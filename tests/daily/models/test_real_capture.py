@@ -99,8 +99,7 @@ def ops_of(index, found):
 def test_softcap_and_window_are_recorded(recorded):
     ops = ops_of(*recorded("gemma2"))
     assert {found.op.params.logit_softcap for found in ops.values()} == {50.0}
-    seen = [np.isfinite(mask_of(ops[layer])).sum(axis=-1).max() for layer in (0, 1)]
-    assert seen == [64, 201]
+    assert [np.isfinite(mask_of(ops[layer])).sum(axis=-1).max() for layer in (0, 1)] == [64, 201]
 
 
 @pytest.mark.night

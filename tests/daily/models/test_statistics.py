@@ -96,8 +96,7 @@ def test_a_causal_mask_has_tiles_of_each_kind_and_a_query_that_sees_nothing_no_w
     assert (found.hidden, found.partly, found.clean) == (0.25, 0.5, 0.25)
     assert statistics_of(*op_of()).clean == 1.0
     op, inputs = op_of(n_q=2, n_kv=4, mask={"kind": "causal"})
-    mask = operand_values(op, inputs)["mask"]
-    memory = np.full(np.asarray(mask).shape, -np.inf, np.float16)
+    memory = np.full(np.asarray(operand_values(op, inputs)["mask"]).shape, -np.inf, np.float16)
     found = statistics_of(op, {**inputs, op.tensors["mask"].root: memory.view(np.uint8).reshape(-1)})
     assert all(head.largest_sum == 0.0 and head.logits.count == 0 for head in found.heads)
 

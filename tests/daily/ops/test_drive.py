@@ -237,8 +237,7 @@ def test_report_for_people(program):
 
 def test_a_pipe_shows_a_long_build_once_a_minute(monkeypatch):
     monkeypatch.setattr(setup, "MINUTE", 0.0)
-    console = Console(file=(out := io.StringIO()), width=40, color_system=None)
-    build = build_progress(console)
+    build = build_progress(Console(file=(out := io.StringIO()), width=40, color_system=None))
     build(Progress(40, 63, "fattn.cu", 200.0, 120.0))
     monkeypatch.setattr(setup, "MINUTE", 60.0)
     build(Progress(41, 63, "fattn.cu", 201.0, 119.0))
@@ -306,8 +305,7 @@ def test_failures_say_why_before_the_case_or_after_it(message, error, threshold)
 
 
 def test_several_messages_on_one_line():
-    line = f"sentinel mismatch: sent_1 [FLASH_ATTN_EXT] ERR = 0.25 > 0.0005   {B}: {FAIL}"
-    result = parse_line(line)
+    result = parse_line(f"sentinel mismatch: sent_1 [FLASH_ATTN_EXT] ERR = 0.25 > 0.0005   {B}: {FAIL}")
     assert isinstance(result, OpResult)
     assert (result.error, result.message) == (0.25, "sentinel mismatch: sent_1 [FLASH_ATTN_EXT] ERR = 0.25 > 0.0005")
 

@@ -197,8 +197,7 @@ def test_without_time_each_failure_is_its_own_smallest():
     kind = smallest.FindingKind("fail", "", "mma", "wrong")
     results = [Result(f"fuzz-1-{number}", "d", "fail", "wrong") for number in range(3)]
     failures = [smallest.FuzzFailure(kind, SETTINGS, result, job) for result in results]
-    found = list(smallest.shrunk(failures, 2, 0))
-    assert sorted(found, key=lambda one: one.result.name) == failures
+    assert sorted(list(smallest.shrunk(failures, 2, 0)), key=lambda one: one.result.name) == failures
 
 
 @pytest.mark.build

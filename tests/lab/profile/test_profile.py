@@ -114,8 +114,7 @@ def both():
     gpu = Counts(LAUNCH, {"tensor": 2, "ldmatrix": 8, "wavefronts": 100, "nanoseconds": 5000})
     formula = formula_traffic(op, [LAUNCH])
     profiles = (Profile("gpu:0", (gpu,), flops=10**6), Profile("sim:h200", (counted(),), flops=10**6, formula=formula))
-    devices = {"gpu:0": None, "sim:h200": DEVICES["h200"]}
-    return [("case", profiles)], devices
+    return [("case", profiles)], {"gpu:0": None, "sim:h200": DEVICES["h200"]}
 
 
 @pytest.mark.parametrize(

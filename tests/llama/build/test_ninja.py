@@ -60,8 +60,7 @@ def test_steps_become_edges():
 
 
 def test_ninja_runs_a_plan_and_reports(tmp_path):
-    plan = Plan((script("a", WRITE), script("b", WRITE, "a")))
-    (tmp_path / "build.ninja").write_text(plan.render())
+    (tmp_path / "build.ninja").write_text(Plan((script("a", WRITE), script("b", WRITE, "a"))).render())
     seen: list = []
     assert steps_to_do([sys.executable, "-m", "ninja", "-C", str(tmp_path)]) == {"a", "b"}
     run_ninja(growth := Growth(tmp_path), seen.append, jobs=1, known={"a": 100.0, "b": 100.0})

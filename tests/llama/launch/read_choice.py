@@ -157,8 +157,7 @@ def expression(draft: Draft, start: int, stop: int) -> str:
 
 def listed(draft: Draft, start: int, stop: int) -> Iterable[tuple[int, int]]:
     """The spans between commas."""
-    commas = [index for index in draft.outer(start, stop) if draft.words[index] == ","]
-    edges = [start - 1, *commas, stop]
+    edges = [start - 1, *[index for index in draft.outer(start, stop) if draft.words[index] == ","], stop]
     return [(left + 1, right) for left, right in pairwise(edges) if right > left + 1]
 
 

@@ -186,8 +186,7 @@ def test_tiles_of_a_share_between_seams_with_a_mask_and_of_nonsense():
     assert tiles_of(3, 4, grid) == (TileWork(0, 0, 0, 0, 3, 4, needs_fixup=True),)
     assert tiles_of(4, 5, grid) == (TileWork(0, 1, 0, 0, 0, 1, is_fixup=True),)
     assert tiles_of(1, 3, Grid(4, 1, 1, 1, 1)) == (TileWork(0, 0, 0, 0, 1, 3, is_fixup=True),)
-    limits = {(0, 0): 2}
-    first, second = tiles_of(1, 6, Grid(4, 2, 1, 1, 1), limits)
+    first, second = tiles_of(1, 6, Grid(4, 2, 1, 1, 1), {(0, 0): 2})
     assert first == TileWork(0, 0, 0, 0, 1, 2, needs_fixup=True, kb0_limit=2)
     assert second == TileWork(0, 0, 0, 1, 0, 2, is_fixup=True)
     assert len(tiles_of(-(2**31), 2**31, Grid(4, 1, 1, 2, 1))) == 4

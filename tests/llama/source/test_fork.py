@@ -127,8 +127,7 @@ def test_a_push_runs_the_suite_on_the_pushed_commit_if_it_changes_attention(fork
         done = push(monkeypatch, fork, f"refs/heads/own {own} refs/heads/own {old}")
         assert done.exit_code == 6, "the push is refused"
         assert f"{own[:9]} changes attention files: fattn-vec.cuh" in done.stderr
-    env = {"PRE_COMMIT_FROM_REF": base, "PRE_COMMIT_TO_REF": own}
-    assert push(monkeypatch, fork, **env).exit_code == 6
+    assert push(monkeypatch, fork, **{"PRE_COMMIT_FROM_REF": base, "PRE_COMMIT_TO_REF": own}).exit_code == 6
     assert ran == [words] * 3
     git(fork, "remote", "remove", "origin")
     assert "all, since no upstream is known" in push(monkeypatch, fork, f"x {own} x {new}").stderr

@@ -48,8 +48,7 @@ def test_the_base_of_a_checkout_is_its_merge_base_unless_that_has_its_content(re
 def test_a_release_as_it_is_has_no_base_nor_has_a_folder_with_its_content(releases):
     assert base_of(RunOptions(replace(TREE, spec=DEFAULT_SOURCE))) is None
     assert base_of(RunOptions(replace(TREE, digest=DEFAULT_SOURCE))) is None
-    patch = Patch("p", Path("p.patch"), "", (), "")
-    base = base_of(RunOptions(TREE, patches=(patch,), flavour="check"))
+    base = base_of(RunOptions(TREE, patches=(Patch("p", Path("p.patch"), "", (), ""),), flavour="check"))
     assert (base.options.tree, base.options.patches, base.options.flavour) == (TREE, (), "release")
     assert base.words == "/a/tree without its patches"
 

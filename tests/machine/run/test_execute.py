@@ -307,8 +307,7 @@ def test_corrections_can_be_read_back_and_outside_of_the_margins_the_bounds_give
     corrections = np.array([-1, 0, 1, 0, 1, 1, -1, 0], np.int8)
     assert pack_corrections(corrections) == bytes([0b01_10_01_00, 0b01_00_10_10])
     corrections = np.random.default_rng(1).integers(-1, 2, 4096).astype(np.int8)
-    packed = np.frombuffer(pack_corrections(corrections), np.uint8)
-    fields = packed[:, None] >> np.arange(0, 8, 2) & 3
+    fields = np.frombuffer(pack_corrections(corrections), np.uint8)[:, None] >> np.arange(0, 8, 2) & 3
     np.testing.assert_array_equal(fields.ravel().astype(np.int8) - 1, corrections)
     data = (files("fattn_probe") / "native/sim/data/ex2.gz").read_bytes()
     corrections = np.frombuffer(gzip.decompress(data), np.int8)

@@ -51,8 +51,7 @@ def test_a_watched_run_reports_its_blocks(cache, monkeypatch):
 def test_the_rate_of_a_long_run_is_for_the_next_one(cache):
     reports: list = []
     for seconds, outcome in ((100.0, Ran), (1.0, Ran)):
-        watch = Watch(reports.append)
-        watch.run("a", "sim-h200", SIZES, 2, partial(outcome, None, (), "", seconds))
+        Watch(reports.append).run("a", "sim-h200", SIZES, 2, partial(outcome, None, (), "", seconds))
     assert rate_of("sim-h200") == pytest.approx(SIZES.flop * 2 / 100, rel=1e-5), "not that of a short run"
     first, second = [report.left for report in reports if not report.seconds]
     assert (first, second) == (None, pytest.approx(100, rel=1e-5))

@@ -75,8 +75,7 @@ def test_place_tile_block_and_step_of_the_worst(run):
     assert worst.tile == (0, 1, 0, 0)
     assert worst.cause.step == 2
     (block,) = worst.blocks
-    part = geometry.parts_of(worst.tile)[block]
-    assert 2 in part.steps
+    assert 2 in geometry.parts_of(worst.tile)[block].steps
     assert found.patterns[0].words.startswith("head 3")
 
 
@@ -238,8 +237,7 @@ def test_kv_steps_that_are_missing_are_named(run):
 
 def some_keys_weighted(row, geometry, place):
     """Every KV row has a wrong weight."""
-    weights = np.random.default_rng(1).uniform(0.5, 1.5, len(row.V))
-    return row.output(row.logits + np.log(weights))
+    return row.output(row.logits + np.log(np.random.default_rng(1).uniform(0.5, 1.5, len(row.V))))
 
 
 def step_not_rescaled(row, geometry, place):
@@ -262,8 +260,7 @@ def half_a_step_of_V_late(row, geometry, place):
 
 def logits_permuted(row, geometry, place):
     """Each KV row has the logit of another."""
-    raw = np.random.default_rng(2).permutation(row.raw)
-    return row.output(raw + row.mask)
+    return row.output(np.random.default_rng(2).permutation(row.raw) + row.mask)
 
 
 @pytest.mark.parametrize(("blocks", "kind"), [(16, "share"), (2, "kv-parts")])
@@ -313,8 +310,7 @@ def test_nan_has_a_cause_only_if_it_is_in_the_rows_that_the_cause_predicts(kind,
     }[spoiled]
     dst = reference.astype(np.float32)
     dst[rows] = np.nan
-    verdict = judge(dst, reference, case.tolerance)
-    found = diagnose(Evidence(case, inputs, dst, verdict.deviation, geometry))
+    found = diagnose(Evidence(case, inputs, dst, judge(dst, reference, case.tolerance).deviation, geometry))
     assert [said.cause.kind for said in found.causes] == ([] if kind is None else [kind])
 
 
@@ -558,8 +554,7 @@ def test_another_rows_share(rows):
         first = np.arange(256) < 128
         return (row.weights(row.logits) * first) @ row.V + (other.weights(other.logits) * ~first) @ other.V
 
-    found = causes(rows[1:], wrong, parts=divided(2, 4))
-    assert found == [("share", "that of query 0")]
+    assert causes(rows[1:], wrong, parts=divided(2, 4)) == [("share", "that of query 0")]
 
 
 def rescored(row, raw):

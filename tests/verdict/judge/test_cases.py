@@ -89,8 +89,7 @@ def subject(made):
 
 
 def judgement(subject, *launches, **more):
-    run = subject.run()
-    return judged(subject, replace(run, **({"launches": launches} if launches else {}), **more))
+    return judged(subject, replace(subject.run(), **({"launches": launches} if launches else {}), **more))
 
 
 def spoilt(dst, rows, by=0.5):
@@ -246,8 +245,7 @@ def test_a_wrong_output_that_no_cause_predicts_is_run_once_more(
     row = judgement(one)
     assert [number for number, _, _ in one.session.asked] == asked
     assert [said.cause.kind for said in row.diagnosis.causes] == kinds
-    passing = judgement(subject()).verdict
-    assert explained(one, passing, made[1]) is None
+    assert explained(one, judgement(subject()).verdict, made[1]) is None
     assert explained(one, replace(row.verdict, deviation=None), outputs[0]) is None
 
 
@@ -394,8 +392,7 @@ def uninitialised(inputs, case):
     """The inputs with 1e30 in one value in 50 of K's hidden rows."""
     view = case.op.tensors["K"]
     data = inputs[view.root].copy()
-    rows = data.view(np.uint16).reshape(-1, case.op.sizes.n_kv, case.op.sizes.hsk)
-    hidden = rows[:, -HIDDEN:]
+    hidden = data.view(np.uint16).reshape(-1, case.op.sizes.n_kv, case.op.sizes.hsk)[:, -HIDDEN:]
     hidden[np.random.default_rng(3).random(hidden.shape) < 0.02] = np.float32(1e30).view(np.uint32) >> 16
     return {**inputs, view.root: data}
 

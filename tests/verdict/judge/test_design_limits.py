@@ -116,8 +116,7 @@ def test_a_row_whose_elements_all_have_the_same_error_is_one_draw(rows, share):
     prediction = made.predicted(shape, R, 1.0, common=share)
     limit = rmse_limit(prediction, np.ones(shape[:3], bool))
     assert limit == pytest.approx(np.sqrt(4 + share * 2 * (np.sqrt(X / rows) + X / rows)))
-    measured = np.sqrt(1 - share + share * np.square(draws).mean(axis=1))
-    assert (measured < limit).all() and limit < 6.7
+    assert (np.sqrt(1 - share + share * np.square(draws).mean(axis=1)) < limit).all() and limit < 6.7
     assert rows < 100 or limit < 2.3
     reference = np.ones(shape) * SIGN
     for times, passes in ((0.99 * limit, True), (1.01 * limit, False)):

@@ -228,8 +228,7 @@ def test_what_is_missing_or_assumed_is_said_once_and_a_check_that_could_not_be_m
 
 
 def test_a_repeat_with_other_bits_fails_a_passing_case():
-    check = repeated(good().dst, [bad().dst], "")
-    row = replace(rows(h200=good())[0], checks=(check,))
+    row = replace(rows(h200=good())[0], checks=(repeated(good().dst, [bad().dst], ""),))
     assert (row.verdict.status, row.status) == (Status.PASS, Status.FAIL)
     assert "not deterministic: 1 of 2 runs" in shown(render([row]))
     with pytest.raises(ComparisonError, match=r"1 of 1 comparisons failed: gqa on h200$"):

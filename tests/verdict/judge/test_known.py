@@ -88,8 +88,7 @@ def grouped(hsk, group):
 
 def two_sequences(masks):
     op = masked(2, 8, 2, 16, 256, 128, 128)
-    view = replace(op.tensors["mask"], ne=(256, 16, 1, masks))
-    return replace(op, tensors={**op.tensors, "mask": view})
+    return replace(op, tensors={**op.tensors, "mask": replace(op.tensors["mask"], ne=(256, 16, 1, masks))})
 
 
 def softcapped(hsk):

@@ -78,8 +78,7 @@ def test_why_is_said_if_any_row_has_a_prediction(unknown, why):
     logits = plain.rows.logits.copy()
     if unknown != ():
         logits[unknown] = np.nan
-    found = replace(plain, rows=replace(plain.rows, logits=logits), explain=lambda causes: "why")
-    assert found.why == why
+    assert replace(plain, rows=replace(plain.rows, logits=logits), explain=lambda causes: "why").why == why
 
 
 @settings(max_examples=300, deadline=None)
@@ -242,8 +241,7 @@ def test_only_what_a_sink_makes_too_small_is_no_uncertainty(sunk, uncertain):
     assert found.row_uncertainty == pytest.approx(np.full(SHAPE[:3], uncertain))
     assert found.row_rmse == pytest.approx(np.full(SHAPE[:3], 1.25))  # with the floor
     too_wide = hold(CORRECT, REFERENCE, Expected(lambda: found)).too_wide
-    size = np.sqrt(np.square(REFERENCE).mean(axis=3))
-    assert (too_wide == (2 * uncertain >= size)).all()
+    assert (too_wide == (2 * uncertain >= np.sqrt(np.square(REFERENCE).mean(axis=3)))).all()
 
 
 def test_the_hull_of_unsampled_rows_needs_a_number():

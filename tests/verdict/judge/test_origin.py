@@ -139,8 +139,7 @@ def test_a_tree_of_the_users_own_is_judged_by_the_release_that_it_is_from(tree, 
 
 
 def test_code_that_cannot_be_probed_is_a_doubt(tree):
-    renamed = tree(PAIRED.replace(FUNCTION, "process"))
-    known = known_defect(BARRIERS, origin_of(renamed, ()))
+    known = known_defect(BARRIERS, origin_of(tree(PAIRED.replace(FUNCTION, "process")), ()))
     assert known.id == ""
     assert known.doubt.endswith(f"fattn-probe needs {FUNCTION}() in {HEADER}")
     elsewhere = origin_elsewhere("/home/me/llama.cpp", "8672", ())
@@ -187,8 +186,7 @@ def test_every_range_ends_at_a_release_and_a_defect_has_code_for_each_kernel(tre
     assert ends <= set(builds())
     assert len({release.source for release in releases()}) == len(releases())
     assert all(defect.code or all(signs.code for signs in defect.signs) for defect in defects().values())
-    code = origin_of(tree(PAIRED), ())
-    assert known_defect(replace(MASKED, kernel=MMA16), code) == Known("masked-rows")
+    assert known_defect(replace(MASKED, kernel=MMA16), origin_of(tree(PAIRED), ())) == Known("masked-rows")
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,7 @@ def test_each_part_of_a_binade_has_its_mean_error(binade, part):
 def test_ends_of_a_binade_belong_to_the_one_that_begins_there_a_small_argument_is_the_result_a_large_one_has_no_error():
     at, below = np.float32(2.0**-7), np.nextafter(np.float32(2.0**-7), np.float32(0))
     assert tanh_error(np.array([at, below])) == pytest.approx([TABLE[1][0] * 1e-10, TABLE[0][63] * 1e-10])
-    first = np.float32(2.0**-8)
-    assert tanh_error(np.array([first])) == pytest.approx([TABLE[0][0] * 1e-10])
+    assert tanh_error(np.array([np.float32(2.0**-8)])) == pytest.approx([TABLE[0][0] * 1e-10])
     assert tanh_error(np.array([2.0 ** (len(TABLE) - 8), 1e6, -1e6], np.float32)).tolist() == [0, 0, 0]
     x = np.array([2.0**-9, -(2.0**-9), np.nextafter(np.float32(2.0**-8), np.float32(0)), 0.0], np.float32)
     assert tanh_error(x) == pytest.approx(x - np.tanh(x.astype(np.float64)), rel=1e-4)

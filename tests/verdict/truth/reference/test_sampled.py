@@ -101,8 +101,7 @@ def test_the_sample_has_what_it_must():
 
 def test_heads_have_random_rows_of_their_own_and_rows_that_are_not_there_or_without_an_answer_are_refused():
     rows = choose_rows(case_of(""), random=3)
-    sets = [tuple(rows[rows[:, 2] == head][:, 1]) for head in range(4)]
-    assert len(set(sets)) > 1
+    assert len(set([tuple(rows[rows[:, 2] == head][:, 1]) for head in range(4)])) > 1
     np.testing.assert_array_equal(rows, choose_rows(case_of(""), random=3))
     with pytest.raises(InputError, match=r"of \(1, 70, 4\) \(sequences, queries, heads\) has no row \(0, 70, 0\)"):
         choose_rows(case_of(""), rows=[(0, 70, 0)])

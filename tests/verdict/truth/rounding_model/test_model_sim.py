@@ -36,8 +36,7 @@ SHAPES = [*((number, "h200") for number in range(12)), *((number, AMD[number % l
 @pytest.mark.night  # a kernel is compiled for each
 @pytest.mark.parametrize(("number", "device"), [*SHAPES, (6, "rx7900xtx")])
 def test_other_shapes(session, number, device):
-    case = expand(load(Path(__file__).with_name("shapes.yaml")))[number]
-    assert_alike(session, case, f"sim:{device}")
+    assert_alike(session, expand(load(Path(__file__).with_name("shapes.yaml")))[number], f"sim:{device}")
 
 
 # "unaligned" is not for v100: the launch chooses a kernel for 16 columns, which traps there
