@@ -150,7 +150,7 @@ def regress(
         told = telling(options, beside) if beside is not None else None
         likely = Likely()  # the cases most likely to show a change; none for a release
         if beside is not None and told is not None:
-            places = {name: place for place, name in enumerate(told.noticed)}
+            places = {name: place for place, name in enumerate(told.first)}
             likely = Likely(places, told.kernels, beside.options.tree)
         runner = SuiteRunner(
             history,

@@ -88,6 +88,7 @@ class ChangeKind(StrEnum):
     NEW_FAILURE = "new failure"
     FIXED = "fixed"
     SUPPORT_LOST = "support lost"
+    UNCOMPILED = "does not compile"
     SUPPORT_GAINED = "support gained"
     KERNEL = "another kernel"
     LAUNCH = "another launch"
@@ -102,7 +103,7 @@ class ChangeKind(StrEnum):
     NEW = "new case"
 
 
-ALARMS = frozenset({ChangeKind.NEW_FAILURE, ChangeKind.SUPPORT_LOST, ChangeKind.SLOWER})
+ALARMS = frozenset({ChangeKind.NEW_FAILURE, ChangeKind.SUPPORT_LOST, ChangeKind.UNCOMPILED, ChangeKind.SLOWER})
 """The changes that are regressions (exit 6)."""
 NO_VERDICT = frozenset({ChangeKind.LOST, ChangeKind.NOT_RUN})
 
@@ -136,6 +137,7 @@ def changes(before: Mapping[str, Result], after: Mapping[str, Result], *, comple
 def _of_case(before: Result | None, after: Result) -> Iterator[Change]:
     if before is None:
         kind = {"fail": ChangeKind.NEW_FAILURE, "unjudged": ChangeKind.UNJUDGED}.get(after.status, ChangeKind.NEW)
+        kind = ChangeKind.UNCOMPILED if after.uncompiled else kind
         yield Change(after.name, kind, after.explained or after.status)
         return
     if before.digest != after.digest:
@@ -157,6 +159,8 @@ def _of_case(before: Result | None, after: Result) -> Iterator[Change]:
 
 
 def _status_change(before: Result, after: Result) -> Change | None:
+    if after.uncompiled and not before.uncompiled:
+        return Change(after.name, ChangeKind.UNCOMPILED, f"was {before.status}: {after.reason}")
     if after.status == "lost":
         return Change(after.name, ChangeKind.LOST, after.failure or after.reason)
     if after.status == before.status:

@@ -20,6 +20,7 @@ from fattn_probe.cases.op import Op, Params, Sizes
 from fattn_probe.cases.op.op import default_scale
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.launch.record import LaunchRecord, parse_launches
+from fattn_probe.machine.run.frames import short_path
 from fattn_probe.machine.run.outcome import Finding
 from fattn_probe.verdict.judge.bitwise import Check
 from fattn_probe.verdict.judge.checks import Checks
@@ -28,6 +29,8 @@ from fattn_probe.verdict.judge.known import named
 from fattn_probe.verdict.measure.sampled import Sampled
 from fattn_probe.verdict.present.error_map import error_maps, shrunk
 
+COMPILE = "compile"
+COMPILER = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+)(?::\d+)?: error: (?P<message>.*)$", re.MULTILINE)
 MOST = 64
 LEAST, DECADES = 0.1, 6.0
 NOT_FINITE = 255
@@ -153,8 +156,17 @@ class Result:
 
     @classmethod
     def lost(cls, case: Case, why: str, failure: str = "") -> "Result":
-        """The result of a case that could not be judged; the reason is the first line of `why`."""
-        return cls(case.name, case.digest, "lost", why.partition("\n")[0], failure=failure or why)
+        """A case without a verdict; the reason is the compiler's first error, otherwise the first line of `why`."""
+        reason, finding = why.partition("\n")[0], None
+        if error := COMPILER.search(why):
+            reason = f"does not compile: {error['message']}"
+            finding = Finding(COMPILE, error["message"], file=short_path(error["file"]), line=int(error["line"]))
+        return cls(case.name, case.digest, "lost", reason, failure=failure or why, finding=finding)
+
+    @property
+    def uncompiled(self) -> bool:
+        """Whether a compiler refuses the source: it is wrong, or uses a feature that the simulator lacks."""
+        return self.status == "lost" and self.finding is not None and self.finding.kind == COMPILE
 
     @property
     def time(self) -> float | None:

@@ -22,6 +22,7 @@ from fattn_probe.verdict.judge.known import by_defect
 WHY = {
     ChangeKind.NEW_FAILURE: "the output is wrong now",
     ChangeKind.SUPPORT_LOST: "the op falls back to the CPU now",
+    ChangeKind.UNCOMPILED: "no verdict: the compiler refuses the source now",
     ChangeKind.SLOWER: "the same work takes longer",
     ChangeKind.KERNEL: "different code computes this op; its rounding and its speed may differ",
     ChangeKind.LAUNCH: "the work is divided differently",

@@ -77,9 +77,10 @@ class Outcome:
 
     @property
     def lost(self) -> float:
-        """The share of cases without a verdict, not counting cases skipped after the first failure."""
+        """The share of cases lost by accident: neither skipped after the first failure, nor refused by a compiler."""
         first = self.stopped == "at the first failure"
-        gone = self.counts["lost"] + (0 if first else self.counts["not run"])
+        uncompiled = sum(result.uncompiled for result in self.results.values())
+        gone = self.counts["lost"] - uncompiled + (0 if first else self.counts["not run"])
         kinds = NO_VERDICT - {ChangeKind.NOT_RUN} if first else NO_VERDICT
         missing = sum(change.kind in kinds for change in self.changes)
         return max(gone, missing) / max(self.planned, 1)
@@ -154,7 +155,7 @@ class EntryRun:
     def fails(self, result: Result) -> bool:
         """Whether this result alone is enough for the exit code of a failure or a regression."""
         if self.baseline is None:
-            return result.status == "fail" and not result.known
+            return result.uncompiled or (result.status == "fail" and not result.known)
         before = {name: one for name, one in self.before.items() if name == result.name}
         return any(change.alarm for change in changes(before, {result.name: result}))
 

@@ -19,7 +19,7 @@ from fattn_probe.verdict.judge.known import by_defect
 
 STYLES = {"pass": "green", "fail": "bold red", "unjudged": "bold yellow", "unsupported": "dim", "lost": "magenta"}
 SHOWN = 20
-FAILURES = frozenset({ChangeKind.NEW_FAILURE, ChangeKind.SUPPORT_LOST, ChangeKind.UNJUDGED})
+FAILURES = frozenset({ChangeKind.NEW_FAILURE, ChangeKind.SUPPORT_LOST, ChangeKind.UNCOMPILED, ChangeKind.UNJUDGED})
 """The kinds of change whose words give the reason why a case does not pass."""
 MOST_ROWS = 200  # in a step summary, which GitHub limits to 1 MiB
 
@@ -58,6 +58,10 @@ def _render(outcome: Outcome) -> Iterable[RenderableType]:
         if len(moved) > SHOWN:
             yield Text(f"and {len(moved) - SHOWN} more (--json has all)", "dim")
     yield from (Text(line, "yellow") for line in by_defect(result.known for result in outcome.results.values()))
+    listed = {change.case for change in shown}
+    lost = [one for one in outcome.results.values() if one.status == "lost" and one.name not in listed]
+    for why, number in Counter(one.reason + one.place for one in lost).items():
+        yield Text(f"{number_of(number, 'case')} lost: {why}", STYLES["lost"])
     told = {change.case for change in shown if change.kind in FAILURES}
     for result in outcome.results.values():
         if result.status == "fail" and not result.known and result.name not in told:
@@ -270,9 +274,9 @@ def _cell(text: str) -> str:
 def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
     """Raise the error with the exit code.
 
-    Exit code 4 if too many cases were lost, 6 for a regression, 5 for a failure, 7 for an output that could not be
-    judged. A failure that the accepted run also has, a known defect of llama.cpp, and an output that the accepted run
-    could not judge either are reported without changing the exit code.
+    Exit code 4 if too many cases were lost or, without a baseline, a kernel does not compile; 6 for a regression, 5 for
+    a failure, 7 for an output that could not be judged. A failure that the accepted run also has, a known defect of
+    llama.cpp, and an output that the accepted run could not judge either are reported without changing the exit code.
     """
     if interrupted := [outcome for outcome in outcomes if outcome.stopped == "interrupted"]:
         place = interrupted[0].run.place if len(interrupted) == 1 else f"{len(interrupted)} runs"
@@ -294,6 +298,11 @@ def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
             cases = "1 case is" if item.counts["fail"] == 1 else f"{item.counts['fail']} cases are"
             said.append(f"{item.run.place}: {cases} wrong{_known(item)}; no baseline yet")
         raise ComparisonError("\n".join(said))
+    for outcome in outcomes:
+        gone = [result for result in outcome.results.values() if result.uncompiled]
+        if gone and outcome.baseline is None:
+            why = f"{number_of(len(gone), 'case')} lost: the source {gone[0].reason}{gone[0].place}"
+            raise LostError(f"{outcome.run.place}: {why}")
     if unjudged := [outcome for outcome in outcomes if outcome.unjudged]:
         said = [f"{item.run.place}: {number_of(len(item.unjudged), 'output')} could not be judged" for item in unjudged]
         raise UnjudgedError("\n".join(said))

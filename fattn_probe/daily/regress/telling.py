@@ -5,13 +5,14 @@ which proves that they reach it. `scripts/detection killers` makes the file from
 """
 
 import csv
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache
 from importlib.resources import files
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any, NamedTuple
 
 from rich.text import Text
@@ -24,19 +25,26 @@ from fattn_probe.daily.regress.entries import Given, entries_on_targets, own_cas
 from fattn_probe.daily.regress.suite import Entry, load_suite
 from fattn_probe.llama.cxx.functions import functions
 from fattn_probe.llama.cxx.tokens import draft_of, tokenize
+from fattn_probe.llama.launch.architecture import AMD, arch_number, generation_of, tile_configuration
+from fattn_probe.llama.launch.constants import Constants, known_constants
 from fattn_probe.llama.launch.families import BY_KERNEL, FAMILIES
+from fattn_probe.llama.source import Tree
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.llama.source.git import attention_files
 from fattn_probe.machine.run.base import Base
 from fattn_probe.machine.run.session import RunOptions
 from fattn_probe.verdict.judge.judgement import Judgement
 from fattn_probe.verdict.judge.origin import Code
-from fattn_probe.verdict.judge.support import shipped_choices
+from fattn_probe.verdict.judge.support import BETWEEN, shipped_choices
 
 TABLE, SUITE = "killers.csv", "quick"
 MOST_LISTED, MOST_RUN = 8, 4
 Name = tuple[str, str]
 """An entry with its target, such as `few-sms on sim:h200-5`, and the name of a case."""
+Row = tuple[str, str, tuple[int, ...]]
+"""A kernel family, the suffix of its configuration function, and a row's DKQ, DV and, for mma, `ncols`."""
+CONFIGURATION = re.compile(r"fattn_(mma|tile)_get_config_(?:nvidia_)?(\w+)$")
+ROW = re.compile(r"_CONFIG_CASE\(\s*(\d+),\s*(\d+),\s*(\d+),")
 NEAR, FAR = 3, 1000
 """A planted fault NEAR lines from a change has a quarter of its weight. FAR: the weight elsewhere in the file."""
 
@@ -70,26 +78,37 @@ class ChangedFunction:
 class Telling:
     """The changed places, and the cases that detected faults planted in these functions, most telling first.
 
-    `noticed` counts the detected faults by entry and case. `others` are cases that detected faults elsewhere in the
-    changed files, or in any attention file; they may not reach the changed lines. `kernels`: these files' families.
+    `noticed` counts the detected faults by entry and case. `configured` are cases whose kernels have a changed row of a
+    configuration function, those of each row by turns. `others` are cases that detected faults elsewhere in the changed
+    files, or in any attention file; they may not reach the changed lines. `kernels`: these files' families.
     """
 
     base: str
     changed: tuple[ChangedFunction, ...]
     noticed: Mapping[Name, int]
+    configured: tuple[Name, ...]
     others: tuple[Name, ...]
     kernels: tuple[str, ...]
+
+    @property
+    def first(self) -> tuple[Name, ...]:
+        """The cases that reach the changed lines: `configured` and `noticed` by turns."""
+        by_turns = zip_longest(self.configured, self.noticed)
+        return tuple(dict.fromkeys(name for both in by_turns for name in both if name))
 
     def lines(self, rows: Sequence[Judgement]) -> Iterator[Text]:
         """Describe the places and cases, and the judged cases that launch no kernel of the changed files."""
         yield Text(f"changed since {self.base}: {listed(self.changed)}", "bold")
-        if self.noticed:
-            faults = number_of(sum(self.noticed.values()), "fault")
-            noticed = listed([f"{case} ({on})" for on, case in self.noticed])
-            cases = number_of(len(self.noticed), "shipped case")
-            ran = sum(any(row.case == case and on.endswith(row.on) for row in rows) for on, case in self.noticed)
-            yield Text(f"{cases} detected {faults} planted in these functions and so reach them ({ran} ran): {noticed}")
-        else:
+        ran = {name: any(row.case == name[1] and name[0].endswith(row.on) for row in rows) for name in self.first}
+        faults = number_of(sum(self.noticed.values()), "fault")
+        for names, said in (
+            (self.configured, "launch a kernel with a changed configuration"),
+            (tuple(self.noticed), f"detected {faults} planted in these functions and so reach them"),
+        ):
+            cases, count = number_of(len(names), "shipped case"), sum(ran[name] for name in names)
+            if names:
+                yield Text(f"{cases} {said} ({count} ran): {listed([f'{case} ({on})' for on, case in names])}")
+        if not self.first:
             kernels = f"{' or '.join(self.kernels)} kernels"
             yield Text(f"no shipped case is known to reach these lines; the lines affect {kernels}", "yellow")
         for row in rows:
@@ -101,7 +120,8 @@ class Telling:
         """The JSON document: `base`, `changed` (file, function, lines), `kernels`, and `noticed`: on, case, faults."""
         changed = [{"file": one.file, "function": one.function or None, "lines": one.lines} for one in self.changed]
         noticed = [{"on": on, "case": case, "faults": faults} for (on, case), faults in self.noticed.items()]
-        return {"base": self.base, "changed": changed, "kernels": self.kernels, "noticed": noticed}
+        document = {"base": self.base, "changed": changed, "kernels": self.kernels, "noticed": noticed}
+        return document | {"configured": [{"on": on, "case": case} for on, case in self.configured]}
 
     def chosen(self) -> list[tuple[Entry, Target, Case]]:
         """The few most telling cases that the suite still has, then the smallest other case of each of their kernels.
@@ -109,20 +129,60 @@ class Telling:
         Each is from a different scenario. The cases that reach the changed functions come first. A smallest case needs
         no compilation, and its mask, layout or number of queries can show a change that a telling case hides.
         """
-        path, found = shipped.find("suite", SUITE), dict[Name, tuple[Entry, Target, Case]]()
-        for entry, target in entries_on_targets(load_suite(path), path.parent, Given()):
-            on = f"{entry.name} on {target}" if entry.name else str(target)
-            cases = [] if entry.check.order else own_cases(entry, path.parent)
-            found |= {(on, case.name): (entry, target, case) for case in cases}
+        found = suite_cases()
         first = dict[str, tuple[Entry, Target, Case]]()
-        for name in dict.fromkeys((*self.noticed, *self.others)):
+        for name in dict.fromkeys((*self.first, *self.others)):
             if name in found and len(first) < MOST_RUN:
                 first.setdefault(found[name][2].scenario, found[name])
-        by_size = sorted(found.values(), key=lambda one: one[2].op.sizes.flop)
-        for some in [*first.values()]:
-            same = (one for one in by_size if one[2].scenario not in first and kernels_of(*one) == kernels_of(*some))
+        for kernels in [kernels_of(*one) for one in first.values()]:
+            same = (one for one in found.values() if one[2].scenario not in first and kernels_of(*one) == kernels)
             first |= {one[2].scenario: one for one in islice(same, 1)}
         return list(first.values())
+
+
+@cache
+def suite_cases() -> dict[Name, tuple[Entry, Target, Case]]:
+    """The cases of the shipped suite, with their entries and targets, smallest first."""
+    path, found = shipped.find("suite", SUITE), dict[Name, tuple[Entry, Target, Case]]()
+    for entry, target in entries_on_targets(load_suite(path), path.parent, Given()):
+        on = f"{entry.name} on {target}" if entry.name else str(target)
+        cases = [] if entry.check.order else own_cases(entry, path.parent)
+        found |= {(on, case.name): (entry, target, case) for case in cases}
+    return dict(sorted(found.items(), key=lambda one: one[1][2].op.sizes.flop))
+
+
+def configured(changed: Sequence[ChangedFunction], tree: Tree, new: Code) -> tuple[Name, ...]:
+    """The cases whose kernels, in the default release, have a changed row of a configuration function.
+
+    They are sorted by size, but each changed row has its turn on each GPU.
+    """
+    constants, rows = known_constants(tree), set[Row]()
+    for one in changed:
+        if match := CONFIGURATION.search(one.function):
+            text = (new.text(one.file) or "").splitlines()
+            found = (ROW.search(text[line - 1]) for line in one.lines if line <= len(text))
+            sizes = [tuple(map(int, row.groups())) for row in found if row]
+            rows |= {(match[1], match[2], row if match[1] == "mma" else row[:2]) for row in sizes}
+    if constants is None or not rows:
+        return ()
+    groups = defaultdict[tuple[frozenset[Row], str], list[Name]](list)
+    for name, some in suite_cases().items():
+        _, on, kernels = kernels_of(*some)
+        arch = arch_number(some[1].device.arch) if some[1].device else 0
+        if own := rows.intersection(rows_of(kernels, arch, constants)):
+            groups[frozenset(own), on].append(name)
+    return tuple(name for names in zip_longest(*groups.values()) for name in names if name)
+
+
+def rows_of(kernels: str, arch: int, constants: Constants) -> Iterator[Row]:
+    """The rows of the configuration functions that some kernels have; the name of a tile kernel has no `ncols`."""
+    for family, values in (kernel.split(" ") for kernel in kernels.split(BETWEEN) if kernel):
+        if family == "mma":
+            DKQ, DV, ncols1, ncols2 = map(int, values.split(","))
+            own, sizes = generation_of(arch).configuration, (DKQ, DV, ncols1 * ncols2)
+            yield family, own if arch >= AMD or sizes in constants.mma[own] else "ampere", sizes
+        elif family == "tile":
+            yield family, tile_configuration(arch), tuple(map(int, values.split(",")))
 
 
 def kernels_of(entry: Entry, target: Target, case: Case) -> tuple[str, str, str]:
@@ -162,7 +222,8 @@ def telling(options: RunOptions, base: Base) -> Telling | None:
     """The cases that reveal most about a source's changes since its base; None if no attention file has changed."""
     if options.tree is None or base.options.tree is None or base.missing:
         return None
-    changed = tuple(changed_functions(Code(base.options.tree.root), Code(options.tree.root, options.patches)))
+    new = Code(options.tree.root, options.patches)
+    changed = tuple(changed_functions(Code(base.options.tree.root), new))
     if not changed:
         return None
     places = {(one.file, one.function): one for one in changed}
@@ -180,7 +241,8 @@ def telling(options: RunOptions, base: Base) -> Telling | None:
             others[one.on, one.case] += one.faults * (FAR if one.file.startswith(near) else 1)
     kernels = tuple(name for name in names if any(concerns(one.file, name) for one in changed))
     noticed = {name: faults[name] for name in sorted(weights, key=lambda name: -weights[name])}
-    return Telling(base.words, changed, noticed, tuple(name for name, _ in others.most_common()), kernels)
+    rows = configured(changed, base.options.tree, new)
+    return Telling(base.words, changed, noticed, rows, tuple(name for name, _ in others.most_common()), kernels)
 
 
 def concerns(file: str, family: str) -> bool:

@@ -40,6 +40,9 @@ NAMES = ["gqa", *(f"sweep-n_q={number}" for number in range(61))]
 CASES = tuple(resolve(Scenario.model_validate(OP | {"seed": seed}), name, "f") for seed, name in enumerate(NAMES))
 SWEEP = len(NAMES) - 1
 MOST_LOST = 0.02
+BROKEN = """building obj/a.cu.o failed:
+overlay/ggml/src/ggml-cuda/template-instances/../fattn-mma-f16.cuh:723:61: error: static assertion failed: bad loop
+Complete log: build.log"""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,9 @@ class Judged(StandIn):
             if number == self.stop:
                 raise KeyboardInterrupt
             status, _, known = self.statuses.get(case.name, "pass").partition(" by ")
+            if status == "broken":
+                yield Result.lost(case, BROKEN)
+                continue
             yield Result(case.name, case.digest, status, output="00" if status == "pass" else None, known=known)
 
 
@@ -101,6 +107,28 @@ def test_the_bar_counts_known_defects_apart(empty):
     runner = SuiteRunner(empty, Session(RunOptions(tree=None)), "quick", cluster=judged, standing=standing)
     runner.outcomes([Planned("quick", runner.session, H200, CaseSelection(CASES[:3]))])
     assert str(standing).startswith("judged 3 of 3 cases, 1 fail, 1 known to fail, 1 pass, 0:0")
+
+
+def test_a_kernel_that_does_not_compile_fails_a_run_that_may_lose_cases(empty):
+    """Cases may be lost by accident, which is not how an edit's error loses them."""
+    gone = "does not compile: static assertion failed: bad loop in ggml/src/ggml-cuda/fattn-mma-f16.cuh:723"
+    outcome = run(empty, gqa="broken")
+    assert outcome.lost == 0
+    assert f"1 case lost: {gone}" in said(outcome)
+    with pytest.raises(LostError, match=f"^sim:h200: 1 case lost: the source {gone}$"):
+        raise_if_regressed([outcome], MOST_LOST)
+    outcome = run(empty, until_failure=lambda *_: None, gqa="broken")
+    assert (outcome.stopped, outcome.counts["lost"]) == ("at the first failure", 1)
+    run(empty, accept="all of them")
+    outcome = run(empty, gqa="broken")
+    assert [(change.kind, change.words) for change in outcome.changes] == [
+        (ChangeKind.UNCOMPILED, "was pass: does not compile: static assertion failed: bad loop")
+    ]
+    assert gone in said(outcome) and "1 case lost" not in said(outcome)
+    with pytest.raises(RegressionError, match=r"^sim:h200: 1 regression \(1 does not compile\)$"):
+        raise_if_regressed([outcome], MOST_LOST)
+    lost = Result.lost(CASES[0], "no memory")
+    assert (lost.reason, lost.uncompiled, lost.place) == ("no memory", False, "")
 
 
 def test_matching_cases_that_an_interrupted_run_left_are_not_run(history):

@@ -6,7 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from fattn_probe.daily.regress.telling import MOST_RUN, Killer, changed_functions, concerns, killers, telling
+from fattn_probe.daily.regress.telling import (
+    MOST_RUN,
+    Killer,
+    changed_functions,
+    concerns,
+    kernels_of,
+    killers,
+    suite_cases,
+    telling,
+)
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.llama.source.patches import Patch
 from fattn_probe.llama.source.patches import find as find_patch
@@ -80,6 +89,22 @@ def test_a_fault_near_the_change_counts_more(tree, monkeypatch):
     told = of(tree, patch)
     assert [case for _, case in told.noticed] == ["away 2", "away -40", "away 300"]
     assert [case for _, case in told.others] == ["of the file", "of another"]
+
+
+def test_a_changed_row_of_a_configuration_is_tried_by_the_kernels_that_have_it(tree):
+    """Volta has its own rows only for some sizes, and uses those of Ampere otherwise."""
+    told = of(tree, edited(tree, "fattn-mma-f16.cuh", "CONFIG_CASE(128, 128, 16, 128, 2,"))
+    kernels = {name: kernels_of(*suite_cases()[name])[1:] for name in told.configured}
+    assert {kernel for _, kernel in kernels.values()} == {"mma 128,128,16,1"}
+    assert {on for on, _ in kernels.values()} >= {"sim:h200", "sim:h200-5", "sim:v100"}
+    entry, on, case = told.chosen()[0]
+    assert told.configured[0] == (f"{entry.name} on {on}".removeprefix(" on "), case.name)
+    said = [line.plain for line in told.lines([])]
+    assert said[1].startswith(f"{len(kernels)} shipped cases launch a kernel with a changed configuration (0 ran): ")
+    assert told.document()["configured"][0] == dict(zip(("on", "case"), told.configured[0], strict=True))
+    told = of(tree, edited(tree, "fattn-tile.cuh", "TILE_CONFIG_CASE( 40,  40,  2,  64,"))
+    found = {kernels_of(*suite_cases()[name])[1:] for name in told.configured}
+    assert found == {("sim:gtx1060", "tile 40,40")}, "this row is of GPUs without fast f16 arithmetic"
 
 
 def test_what_is_not_known_is_said(tree):
