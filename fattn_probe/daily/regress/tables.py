@@ -170,7 +170,8 @@ def markdown(outcomes: Sequence[Outcome], said: str = "") -> str:
     for outcome in outcomes:
         found = _moved(outcome)
         told = {change.case for change in found}
-        failed = [result for result in outcome.results.values() if result.status == "fail" and result.name not in told]
+        left = [result for result in outcome.results.values() if result.name not in told]
+        failed = [result for result in left if result.status == "fail"]
         rows = [
             (change.case, f"**{change.kind}**" if change.alarm else change.kind, _words(change, outcome))
             for change in found
@@ -180,6 +181,7 @@ def markdown(outcomes: Sequence[Outcome], said: str = "") -> str:
             for result in failed
             if not result.known
         ]
+        rows += [(result.name, "lost", result.explained + result.place) for result in left if result.uncompiled]
         defects = [result.known for result in failed if result.known]
         by_id = zip(dict.fromkeys(defects), by_defect(defects), strict=True)
         rows += [(id, "known defect", line) for id, line in by_id]

@@ -115,6 +115,7 @@ def test_a_kernel_that_does_not_compile_fails_a_run_that_may_lose_cases(empty):
     outcome = run(empty, gqa="broken")
     assert outcome.lost == 0
     assert f"1 case lost: {gone}" in said(outcome)
+    assert f"| gqa | lost | {gone} |" in markdown([outcome])
     with pytest.raises(LostError, match=f"^sim:h200: 1 case lost: the source {gone}$"):
         raise_if_regressed([outcome], MOST_LOST)
     outcome = run(empty, until_failure=lambda *_: None, gqa="broken")
