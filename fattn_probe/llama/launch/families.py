@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 Sizes = tuple[int, int, int]
 """The triple (DKQ, DV, ncols1 * ncols2)."""
 
-VEC_ROWS = 128
-"""KV rows per step in the vec kernel: one per thread (`nthreads`)."""
-
 
 @dataclass(frozen=True)
 class KernelMatrix:
@@ -37,11 +34,11 @@ class Family:
     `kernel` is the name of its `__global__` function, and `parameters` are its template parameters in order. Without an
     `ncols2` parameter, ncols2 is 1; with a `D` parameter, DKQ = DV = D. `case` is the family's name in build manifests
     (`mma 64,64,8,8`) and in template-instances/; `case_parameters` are the template parameters of the host function
-    that upstream instantiates. `nbatch_fa` returns the KV rows per step for (DKQ, DV, ncols), an architecture and the
-    source's constants; None for sizes that the source lacks. With `stream_k`, the blocks share all KV steps of all
-    tiles equally; otherwise `gridDim.y` blocks share each tile. `block_line` matches the line of `file` (in
-    ggml-cuda/) where a block has computed its share of the work; it is empty for stream-K. At that line, the variable
-    `head_name` holds the block's first head, and `step_name` the KV rows per step.
+    that upstream instantiates. `nbatch_fa` returns the KV rows per step for (DKQ, DV, ncols), an architecture, the
+    source's constants and the threads of a block; None for sizes that the source lacks. With `stream_k`, the blocks
+    share all KV steps of all tiles equally; otherwise `gridDim.y` blocks share each tile. `block_line` matches the line
+    of `file` (in ggml-cuda/) where a block has computed its share of the work; it is empty for stream-K. At that line,
+    the variable `head_name` holds the block's first head, and `step_name` the KV rows per step.
     """
 
     name: str
@@ -50,7 +47,7 @@ class Family:
     case: str
     case_parameters: tuple[str, ...]
     file: str
-    nbatch_fa: "Callable[[Sizes, int, Constants], int | None]"
+    nbatch_fa: "Callable[[Sizes, int, Constants, int], int | None]"
     matrix: KernelMatrix
     stream_k: bool = False
     block_line: str = ""
@@ -74,7 +71,7 @@ MMA_F16 = Family(
     case="mma",
     case_parameters=("DKQ", "DV", "ncols1", "ncols2"),
     file="fattn-mma-f16.cuh",
-    nbatch_fa=lambda sizes, arch, constants: (constants.mma_of(sizes, arch) or (None,))[0],
+    nbatch_fa=lambda sizes, arch, constants, nthreads: (constants.mma_of(sizes, arch) or (None,))[0],
     matrix=KernelMatrix("DKQ, DV", "ncols1 x ncols2", (0, 1), (2, 3), " x "),
     stream_k=True,
 )
@@ -85,7 +82,7 @@ TILE = Family(
     case="tile",
     case_parameters=("DKQ", "DV"),
     file="fattn-tile.cuh",
-    nbatch_fa=lambda sizes, arch, constants: (constants.tile_of(sizes, arch) or (None,))[0],
+    nbatch_fa=lambda sizes, arch, constants, nthreads: (constants.tile_of(sizes, arch) or (None,))[0],
     matrix=KernelMatrix("DKQ, DV", "", (0, 1), ()),
     block_line=r"\bint k_VKQ_0 = blockIdx\.y\*nbatch_fa;",
 )
@@ -96,7 +93,7 @@ VEC = Family(
     case="vec",
     case_parameters=("D", "type_K", "type_V"),
     file="fattn-vec.cuh",
-    nbatch_fa=lambda sizes, arch, constants: VEC_ROWS,
+    nbatch_fa=lambda sizes, arch, constants, nthreads: nthreads,
     matrix=KernelMatrix("D", "K, V", (0,), (1, 2)),
     block_line=r"^\s*for \(int k_VKQ_0 = blockIdx\.y\*nthreads;",
     head_name="head",

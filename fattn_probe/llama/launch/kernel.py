@@ -64,7 +64,7 @@ def attention_of(launches: Sequence[LaunchRecord], arch: int, constants: Constan
     D = named.get("D", "")
     DKQ, DV = int(named.get("DKQ", D)), int(named.get("DV", D))
     ncols1, ncols2 = columns
-    rows = family.nbatch_fa((DKQ, DV, ncols1 * ncols2), arch, constants)
+    rows = family.nbatch_fa((DKQ, DV, ncols1 * ncols2), arch, constants, launch.block[0] * launch.block[1])
     if rows is None:
         return None
     return AttentionKernel(

@@ -1,6 +1,6 @@
 """fattn-vec in NumPy: a column is one query, everything is float32, and KV rows are dealt to lanes.
 
-A step has 128 KV rows, 32 for each of 4 warps, one per lane. Each warp has its own maximum, each lane its own row sum.
+A step has one KV row per thread, 32 for each warp. Each warp has its own maximum, each lane its own row sum.
 `threads_K` lanes share a row of K: lane i sums every `threads_K`-th run of `run` elements. For VKQ, a warp's rows are
 dealt to 32/`threads_V` groups of lanes, each with its own sum. `gridDim.y` blocks take turns. Sums are FMAs.
 """
@@ -14,7 +14,6 @@ import numpy as np
 from fattn_probe.base.arrays import F32, Indices
 from fattn_probe.base.workers import spread
 from fattn_probe.llama.launch.architecture import AMD, RDNA1, copy_bytes
-from fattn_probe.llama.launch.families import VEC_ROWS
 from fattn_probe.llama.launch.kernel import AttentionKernel
 from fattn_probe.verdict.truth.reference.engine import slices
 from fattn_probe.verdict.truth.rounding_model.arithmetic import Accumulator, FloatFunctions, KernelPlan
@@ -24,8 +23,7 @@ from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands
 from fattn_probe.verdict.truth.rounding_model.quantised import Codes, products, quantised_q8_1
 from fattn_probe.verdict.truth.rounding_model.softmax import LOWEST, Parts, Turn, total
 
-WARPS, LANES = VEC_ROWS // 32, 32
-STEP = VEC_ROWS
+LANES = 32
 FLOATS = ("f16", "bf16")
 ROWS = 4096
 """KV rows whose logits are computed at once."""
@@ -100,11 +98,11 @@ class VecMachine:
         number = plan.VKQ if self.operands.codes is None else Accumulator(False, plan.functions)
         Q = number.product(number.rounded(Q), number.rounded(np.full(1, self.operands.scale)))
         KQ = self.masked(self.logits(Q, place), sequence, heads)
-        KQ = np.moveaxis(KQ.reshape(len(KQ), -1, self.plan.kernel.blocks[1], WARPS, LANES), 1, 0)
+        blocks, warps, threads_V = plan.kernel.blocks[1], plan.kernel.warps, plan.threads_V
+        KQ = np.moveaxis(KQ.reshape(len(KQ), -1, blocks, warps, LANES), 1, 0)
         V = self.operands.V[place]
-        V = np.pad(V, [(0, -len(V) % (STEP * self.plan.kernel.blocks[1])), (0, 0)])
-        blocks, threads_V = self.plan.kernel.blocks[1], self.plan.threads_V
-        values = V.reshape(-1, blocks, WARPS, threads_V, LANES // threads_V, self.plan.kernel.DKQ)
+        V = np.pad(V, [(0, -len(V) % (plan.kernel.nbatch_fa * blocks)), (0, 0)])
+        values = V.reshape(-1, blocks, warps, threads_V, LANES // threads_V, plan.kernel.DKQ)
         return self.rounds(KQ, values)
 
     def logits(self, Q: F32, place: tuple[int, int]) -> F32:
@@ -151,7 +149,7 @@ class VecMachine:
                 KQ = fma(softcap, tanh(KQ), slope * rows)
             else:
                 KQ = fma(slope, rows, softcap * tanh(KQ) if self.plan.kernel.softcap else KQ)
-        padding = -n_kv % (STEP * self.plan.kernel.blocks[1])
+        padding = -n_kv % (self.plan.kernel.nbatch_fa * self.plan.kernel.blocks[1])
         return np.pad(KQ, [(0, 0), (0, padding)], constant_values=-np.inf)
 
     def rounds(self, KQ: F32, values: F32) -> Iterator[Turn]:
