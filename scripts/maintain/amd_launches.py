@@ -18,7 +18,7 @@ from fattn_probe.cases.op import Op
 Pointers = Mapping[str, int]
 """Addresses of Q, K, V, mask, sinks, dst, partial (the outputs of blocks that share a tile) and meta (their sums)."""
 IDLE = 40
-"""A number of compute units below that of every GPU here."""
+"""A number of compute units smaller than any GPU of these architectures has."""
 STRIDE = 256  # FATTN_KQ_STRIDE
 CASES = {
     "vec": '#include "fattn-vec.cuh"\nDECL_FATTN_VEC_CASE({0}, {2}, {3});\n',

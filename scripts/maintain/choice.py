@@ -101,7 +101,7 @@ def kernels_of(
 ) -> tuple[dict[str, list[str]], dict[str, float]]:
     """The kernels of each run, by the run's name, and the seconds to compile each kernel with its mutants.
 
-    A kernel that came from ccache counts as the average of the other kernels.
+    A kernel that came from ccache counts with the average of the other kernels.
     """
     found, compiling = dict[str, list[str]](), dict[str, float]()
     parts = list(zip(built.plan.parts, built.sessions, strict=True))
@@ -186,11 +186,11 @@ def table(kills: Kills, chosen: Iterable[str]) -> Table:
         by_pool, by_choice = sum(bool(item.cases) for item in half), sum(bool(item.cases & cases) for item in half)
         part = f"{100 * by_choice / by_pool:.1f} %" if by_pool else "-"
         rows.append((words, str(len(half)), str(by_pool), str(by_choice), part))
-    return Table(("half", "faults", "killed by the pool", "by the choice", "of the pool's"), tuple(rows))
+    return Table(("half", "faults", "killed by the pool", "by the choice", "of the pool's kills"), tuple(rows))
 
 
 def entries(chosen: Iterable[str]) -> dict[str, list[str]]:
-    """Chosen cases by entry and target, for `cases` of a suite's entries; best first."""
+    """Chosen cases by entry and target, for `cases` in a suite's entries; best first."""
     found: dict[str, list[str]] = defaultdict(list)
     for name in chosen:
         on, _, case = name.partition(": ")

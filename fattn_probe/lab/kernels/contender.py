@@ -32,7 +32,7 @@ class How:
     timeout: float = 600.0
 
     def timing_on(self, target: Target) -> Timing:
-        """The numbers of runs on a target; a single run on a simulated GPU, because time is not simulated."""
+        """The warm-up and timed runs on a target; a single run on a simulated GPU, because time is not simulated."""
         return self.timing if target.engine == "cuda" else UNTIMED
 
 

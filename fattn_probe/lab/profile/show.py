@@ -252,7 +252,7 @@ def words(profile: Profile, counts: Counts, gpus: Gpus) -> Iterator[Text]:
     executed = counts.values.get("tensor_flops")
     if profile.flops and executed and point_of(profile, counts):
         yield Text(
-            f"tensor cores: {executed:.3g} flops for {profile.flops:.3g} of the op ({times(executed / profile.flops)}x)"
+            f"tensor cores: {executed:.3g} flops for {profile.flops:.3g} in the op ({times(executed / profile.flops)}x)"
         )
     roof, point = roof_for(counts, device), point_of(profile, counts)
     if roof is not None and point is not None:

@@ -245,7 +245,7 @@ def backward(head: StudyHead, forward: StudyResult, dO: F64, B_r: int, B_c: int)
 
     The result contains dQ (n_q, hsk), dK (n_kv, hsk), dV (n_kv, hsv) of a loss whose gradient at the output is dO.
     Line 9 of the paper also loads O_i and dQ_i. O_i is not used after line 4, and dQ_i is loaded by line 15, so line 9
-    loads neither here. Not computed: gradients of mask and sinks. For heads that share a K/V head, sum dK and dV.
+    loads neither here. Mask and sink gradients are not computed. For heads that share a K/V head, sum dK and dV.
     """
     # the results of the forward pass (not counted), and space for the gradients
     arrays = {"Q": head.Q, "K": head.K, "V": head.V, "O": forward.out, "L": forward.lse, "dO": dO}

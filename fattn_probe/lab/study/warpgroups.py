@@ -93,7 +93,7 @@ class _Actor:
     started: dict[str, list[_Started]] = field(default_factory=dict)
 
     def missing(self, told: set[str]) -> tuple[str, ...]:
-        """The signals that it waits for now."""
+        """The signals that the actor is waiting for."""
         step = self.program[self.at] if self.at < len(self.program) else None
         return tuple(signal for signal in step.signals if signal not in told) if isinstance(step, Wait) else ()
 
@@ -207,7 +207,7 @@ class WarpgroupPlan:
 
     @property
     def overlapped(self) -> bool:
-        """Whether a consumer's softmax overlaps its own product P V of the tile before."""
+        """Whether a consumer's softmax overlaps its own product P V of the previous tile."""
         return self.schedule in ("overlap", "both")
 
 
@@ -320,7 +320,7 @@ def _in_turns(plan: WarpgroupPlan, group: int, loads: bool) -> Iterator[Instruct
 
 
 def _overlapped(plan: WarpgroupPlan, group: int, loads: bool) -> Iterator[Instruction]:
-    """Algorithm 2: S of a tile and P V of the one before are issued together; the softmax waits for S only."""
+    """Algorithm 2: S of a tile and P V of the previous one are issued together; the softmax waits only for S."""
     for j in range(plan.T_c + 1):
         done: tuple[str, ...] = ()
         yield from [Wait((_turn(group, j),))] if plan.shared else ()
