@@ -154,7 +154,7 @@ class LineCoverage:
         return sorted(self.headers - {file for file, function, _ in self.functions if name_of(function) in BY_KERNEL})
 
     def of_kernel(self, kernel: str, target: str = "") -> tuple[Share, Share]:
-        """How many instances of a kernel are executed on a target, or on each target, and how many of their lines."""
+        """How many instances of a kernel are executed on a target (empty: on all), and how many of their lines."""
         of_kernel = (
             share
             for (_, function, on), share in self.functions.items()

@@ -126,7 +126,7 @@ def functions_of(draft: Draft) -> list[Function]:
 
 
 def not_on_nvidia(draft: Draft) -> frozenset[int]:
-    """The code tokens in branches of the preprocessor that no build for an NVIDIA GPU compiles."""
+    """The code tokens in preprocessor branches that no build for an NVIDIA GPU compiles."""
     found, branches, index = set[int](), list[list[bool | None]](), 0
     for kind, text in draft.tokens:
         if kind == "directive" and (match := IF.match(text)):

@@ -167,7 +167,7 @@ def run_baseline(built: MutantBuild, pool: Workers[Task, Any]) -> Baseline:
 def try_all(built: MutantBuild, mutants: Sequence[Mutant], on_verdict: Callable[[MutantVerdict], None]) -> Baseline:
     """Run the cases without a mutant, then find the fate of each mutant.
 
-    If no case killed a mutant, but a run was lost, the mutant has no verdict, and the next run tries it again.
+    If no case killed a mutant, but a run was lost, the mutant has no verdict, and the next command tries it again.
     """
     with workers(built.parts) as pool:
         baseline = run_baseline(built, pool)
@@ -183,7 +183,7 @@ def try_all(built: MutantBuild, mutants: Sequence[Mutant], on_verdict: Callable[
         lost |= more
     if lost:
         said = next(iter(lost.values()))
-        built.say(f"{len(lost)} mutants have no verdict; the next run will try them again: {said}")
+        built.say(f"{len(lost)} mutants have no verdict; the next command will try them again: {said}")
     return baseline
 
 

@@ -225,5 +225,5 @@ def documents(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a file of verdicts; none if there is no file."""
     for number, item in numbered(path, "verdict"):
         if not {"key", "fate", "mutant"} <= item.keys():
-            raise InputError(f"{path}:{number}: this line is not a verdict of `mutate`")
+            raise InputError(f"{path}:{number}: is not a verdict of `mutate`")
         yield item

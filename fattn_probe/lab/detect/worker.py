@@ -237,7 +237,7 @@ class Worker:
             try:
                 made.limit = max(made.limit, SLOWER * made.child().seconds)  # at the present load of the machine
             except HangError as error:
-                raise LostError(f"even without the mutant: {error}; the machine is probably busy") from error
+                raise LostError(f"hangs without the mutant too: {error}; the machine is probably busy") from error
             return made.trial(mutant)
         except HangError as error:
             return Trial(mutant, "stopped", str(error), 0.0)

@@ -300,7 +300,7 @@ def unpadded_far_below_zero(rng: Random, settings: Settings) -> None:
 
 
 def products_near_the_f16_limit(rng: Random, settings: Settings) -> None:
-    """Products of Q and K between the largest f16 and four times it: they only fit in float32."""
+    """Products of Q and K between the largest f16 and four times that: they fit only in float32."""
     factor = F16_MAX * rng.uniform(0.2, 4)
     width = round((factor / settings["hsk"]) ** 0.5, 2)
     kind = rng.choice(["uniform", "normal"])

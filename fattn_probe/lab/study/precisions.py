@@ -2,7 +2,7 @@
 
 It also repeats FlashAttention-3's table 3: the errors on data with outliers. The paper (arXiv 2407.08608, section
 4.3) gives the distribution and the RMSE. It does not give the sizes; they are taken from its previous section (4.2,
-table 2): 8448 rows, head size 128, no mask. The paper's RMSE of f16 includes the rounding of Q, K and V to f16, so the
+table 2): 8448 rows, head size 128, no mask. The paper's RMSE for f16 includes the rounding of Q, K and V to f16, so the
 reference uses the unrounded float32 values.
 """
 
@@ -171,7 +171,7 @@ def standard_rounded(head: StudyHead, operands: Operands, B_r: int, round_P: Rou
 def flash(head: StudyHead, operands: Operands, sizes: tuple[int, int], round_P: Round, sums: Sums) -> F64:
     """FlashAttention-2 and 3, tiles of B_r x B_c: the softmax is not rounded, but P is; O stays in the accumulators.
 
-    O is kept in units of the scale of V's tile, which is part of the rescaling of O, so V's scales cost nothing.
+    O is kept in units of V's current scale; the change of unit is part of rescaling O, so V's scales cost nothing.
     """
     Q, K, V = operands
     B_r, B_c = sizes
