@@ -1,7 +1,7 @@
 """Determine which cases of a pool kill which faults, and choose those that kill the most within a time budget.
 
-The cases in which a mutant changes a value run it; among cases with the same launches, only the fastest few run it. The
-cost of a case includes the time to compile those of its kernels that no chosen case has, after a change of their files.
+A mutant is run on the cases in which it changes a value; among cases with the same launches, on the fastest few. The
+cost of a case includes the time to compile those of its kernels that no chosen case has, after a change to their files.
 """
 
 from collections import defaultdict
@@ -45,7 +45,7 @@ class Killers:
 
 @dataclass
 class Kills:
-    """The cases of a pool with the CPU seconds of their judgement, and the killers of each fault.
+    """The cases of a pool with the CPU seconds to judge each, and the killers of each fault.
 
     `kernels` are the kernels of each case (`90 release mma 64,64,8,8,false,false,false`), `compiling` the seconds to
     compile each kernel.
@@ -140,9 +140,9 @@ def killers(
 
 
 def with_corpus(found: Kills, caught: Iterable[Mapping[str, Any]]) -> Kills:
-    """The kills, including faults of the corpus, each of which has the one case that is known to catch it.
+    """The kills, including faults in the corpus, each of which has the one case that is known to catch it.
 
-    `caught` are lines of the results of `scripts/detection faults`. A case outside the pool catches nothing.
+    `caught` are lines from the results of `scripts/detection faults`. A case outside the pool catches nothing.
     """
     faults = dict(found.faults)
     for item in caught:

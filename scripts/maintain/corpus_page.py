@@ -22,7 +22,7 @@ changed launches. `cause` is the first cause (from `fattn_probe/verdict/diagnose
 wrong output names. It is correct (`right`) if the fault's header lists it as a label; for the label `none`, no wrong
 output can reveal the cause, so silence is correct. `s` is the time in seconds, including compiling.
 """
-MOST = 90  # the largest number of characters of a reason
+MOST = 90  # the largest number of characters in a reason
 Grade = Literal["right", "silent", "false"]
 """The grade of a diagnosis: its first cause, compared with the label of the fault."""
 

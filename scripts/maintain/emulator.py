@@ -273,7 +273,7 @@ class Private:
     def addressed(self, item: Instruction, vectors: Registers) -> dict[int, Registers]:
         """Replace a load's generic addresses with addresses in this process; returns the registers to restore."""
         if not item.text.startswith("flat_load_"):
-            raise InputError(f"the emulator has no {item.text} in LDS or scratch")
+            raise InputError(f"the emulator does not support {item.text} in LDS or scratch")
         first, last = (int(number) for number in PAIR.findall(item.text)[-1])
         addresses = vectors[first].astype(np.uint64), vectors[last]
         bases = {
@@ -324,7 +324,7 @@ def jump(item: Instruction, at: int, scalars: memoryview) -> int | None:
         return following
     if aperture := APERTURES.get(item.text.rpartition(" ")[2]):
         if mnemonic != "s_mov_b64":
-            raise InputError(f"the emulator has no {item.text}")
+            raise InputError(f"the emulator does not support {item.text}")
         pair = int(SCALARS.findall(item.text)[0])
         scalars[pair], scalars[pair + 1] = 0, aperture
         return following

@@ -21,7 +21,7 @@ from fattn_probe.llama.source import Tree
 from fattn_probe.llama.source.features import CUDA
 
 Place = tuple[str, int]
-"""A file of ggml-cuda/ and a line."""
+"""A file in ggml-cuda/ and a line."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Argued(Spec):
     because: str = Field(min_length=20)
     """The argument."""
     file: str
-    """The file of ggml-cuda/."""
+    """The file in ggml-cuda/."""
 
 
 class Equivalent(Argued):

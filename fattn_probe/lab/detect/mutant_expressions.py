@@ -1,4 +1,4 @@
-"""Faults of a single expression: a part of it is replaced, or its value loses bits."""
+"""Faults in a single expression: a part of it is replaced, or its value loses bits."""
 
 import re
 from collections.abc import Iterator, Sequence

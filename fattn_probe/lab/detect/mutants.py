@@ -43,7 +43,7 @@ NOT_THE_RESULT = re.compile(r"GGML_|CUDA_SET_|NO_DEVICE_CODE|static_assert")
 
 @dataclass(frozen=True)
 class Mutant:
-    """One fault: `before` becomes `after` in a line and a function of a file of ggml-cuda/; `operator` is its kind.
+    """One fault: `before` becomes `after` on a line in a function in a file of ggml-cuda/; `operator` is its kind.
 
     `again` is the number of earlier faults with the same text on the line. `amd`: only AMD GPUs run the line.
     """

@@ -167,7 +167,7 @@ def suspects(mutants: Iterable[Mutant], errors: Iterable[tuple[Place, ...]]) -> 
     """The mutants that may have caused errors, each error given by the locations in its message, innermost last.
 
     These are the mutants on the line, or on the nearest line before it, because an expression may span several lines.
-    The kinds that most often do not compile come first.
+    The kinds that most often fail to compile come first.
     """
     by_line: dict[Place, list[Mutant]] = defaultdict(list)
     for mutant in mutants:

@@ -261,7 +261,7 @@ def render_mutation(found: Mutated) -> Iterator[RenderableType]:
 
 
 def table(name: str, pairs: Sequence[tuple[str, str]]) -> Table:
-    """The number of mutants by fate, and the share killed of those that are not equivalent; a row for each group."""
+    """The number of mutants by fate, and the share of the non-equivalent ones that is killed; a row for each group."""
     rows = []
     for part in (*sorted({part for part, _ in pairs}), "all"):
         counts = Counter(fate for own, fate in pairs if part in (own, "all"))

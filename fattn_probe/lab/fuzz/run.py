@@ -48,7 +48,7 @@ FIRST_BATCH, MOST_BATCH = 60, 1000
 
 @dataclass(frozen=True)
 class Drawn:
-    """A random case for a target: its number in the sequence of its seed, its settings, and the kernels it needs.
+    """A random case for a target: its number in its seed's sequence, its settings, and the kernels it needs.
 
     `kernels` is None if the dry run failed: the real run shows why.
     """

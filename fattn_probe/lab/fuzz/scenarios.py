@@ -50,7 +50,7 @@ FEW_QUERIES = {1: 5, 2: 3, 3: 2, 4: 2, 5: 1, 6: 1, 7: 1.5, 8: 2, 9: 1}
 QUERIES = FEW_QUERIES | {11: 1, 15: 1, 16: 1.5, 17: 1.5, 25: 1, 31: 0.5, 32: 1, 33: 1, 40: 1, 63: 0.5, 64: 1, 65: 1}
 MANY_QUERIES = {100: 1, 128: 1, 200: 1, 257: 1, 512: 0.5, 1024: 1, 1030: 1}
 STRIDE = 256
-"""FATTN_KQ_STRIDE: kernels with the GQA optimisation, and vec kernels, need a multiple of it."""
+"""FATTN_KQ_STRIDE: kernels with the GQA optimisation, and vec kernels, need n_kv to be a multiple of it."""
 
 
 def choose(rng: Random, weights: dict[Item, float] | dict[Item, int]) -> Item:
@@ -191,7 +191,7 @@ def _draw_params(rng: Random, settings: Settings) -> None:
 
 
 def draw_mask(rng: Random, settings: Settings) -> Settings:
-    """A mask; sets `max_bias` and `n_kv_max` of the settings if it needs them."""
+    """A mask; sets `max_bias` and `n_kv_max` in the settings if it needs them."""
     n_q, n_kv = settings["n_q"], settings["n_kv"]
     sequences = min(n_q, n_kv, rng.randint(2, 5))
     masks: dict[str, float] = {

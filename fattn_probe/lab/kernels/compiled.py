@@ -64,7 +64,7 @@ def place_of(view: TensorView | None, roots: list[str]) -> tuple[int, ...]:
 class CompiledContender:
     """A function in a file that launches an attention kernel, as described in `attention.h`.
 
-    `keys` is the number of KV rows of a step, for the error model; 0 if the arithmetic is not known.
+    `keys` is the number of KV rows per step, for the error model; 0 if the arithmetic is not known.
     """
 
     name: str

@@ -18,7 +18,7 @@ from fattn_probe.machine.run.simulator import Simulation
 from fattn_probe.verdict.truth.error_model.kernel import Kernel
 
 Timing = tuple[int, int]
-"""The number of warm-up runs and timed runs of a kernel on a GPU."""
+"""The numbers of warm-up runs and timed runs of a kernel on a GPU."""
 UNTIMED: Timing = (0, 0)
 
 

@@ -172,7 +172,7 @@ def includes() -> tuple[Path, ...]:
 def attend(asked: Arrays, target: Target, how: How) -> Attended:
     """The kernel's output and log-sum-exp, in f32; the same CUDA runs on simulated GPUs and, with nvcc, on real ones.
 
-    InputError for a GPU older than Ampere, or if `lower` raises it; ComparisonError for a finding of the simulator.
+    InputError for a GPU older than Ampere, or if `lower` raises it; ComparisonError for a finding from the simulator.
     """
     sizes, tiling = fitted(asked, target)
     lowered = lower(sizes, asked.scale, tiling, causal=asked.causal, masked=asked.mask is not None)

@@ -59,7 +59,7 @@ def check_targets(targets: Sequence[Target]) -> None:
         raise InputError("profile --on cpu: ggml's CPU backend has no kernels to count")
     if amd := [target for target in targets if target.device is not None and target.device.gfx]:
         raise InputError(
-            f"profile --on {amd[0]}: sectors, bank conflicts and occupancy are counted by NVIDIA's rules only"
+            f"profile --on {amd[0]}: sectors, bank conflicts and occupancy are counted only by NVIDIA's rules"
         )
     if any(target.engine == "cuda" for target in targets):
         find_ncu()

@@ -224,7 +224,7 @@ def figure(value: int | None) -> str:
 
 
 def traffic_table(profile: Profile, counts: Counts) -> Table:
-    """Bytes by tensor, in whole sectors, next to those of FlashAttention-2's formula."""
+    """Bytes by tensor, in whole sectors, next to those from FlashAttention-2's formula."""
     formula = {traffic.tensor: traffic for traffic in profile.formula} if point_of(profile, counts) else {}
     columns = (f"{profile.on}: tensor", "bytes read", "written", "by formula", "times")
     shown, lines = len(columns) if formula else len(columns) - 2, []

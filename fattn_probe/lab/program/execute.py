@@ -115,7 +115,7 @@ def environment(executable: Executable, target: Target, simulation: Simulation) 
 
 
 def launches_of(text: str) -> tuple[LaunchRecord, ...]:
-    """The launches in a program's records; the later of two records of a launch is more complete."""
+    """The launches in a program's records; if a launch has two records, the later one is more complete."""
     return tuple({launch.order: launch for launch in parse_launches(text)}.values())
 
 

@@ -3,7 +3,7 @@
 Standard attention sends the whole score matrix through slow memory twice. FlashAttention-1 has an outer loop over K/V,
 with the output rescaled in slow memory at every step. FlashAttention-2 has an outer loop over queries: O stays on chip
 and is divided by l once, at the end. FlashAttention-3 issues the scores of the next tile before P.V of this one.
-Split-KV cuts the KV rows into pieces, computed in parallel and combined by their log-sum-exps. The backward pass
+Split-KV cuts the KV rows into pieces, which run in parallel and are combined by their log-sum-exps. The backward pass
 recomputes the scores from L, tile by tile; no n_q x n_kv matrix is stored.
 """
 

@@ -36,7 +36,7 @@ PARALLEL = ("fa2", "fa3")
 def replay_of_study(study: Study, lines: StepLines = MappingProxyType({})) -> Replay:
     """The steps of the algorithm to show: a lane for each worker, then one for each tile whose parts are combined.
 
-    `lines` are the lines of llama.cpp: of the vec kernel for split-KV, else of the mma kernel.
+    `lines` are lines of llama.cpp: from the vec kernel for split-KV, otherwise from the mma kernel.
     """
     steps, about = steps_of(study), about_of(study.algorithm)
     tiles = sorted({step.queries for step in steps if step.what == "tile"})

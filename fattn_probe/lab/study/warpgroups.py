@@ -168,7 +168,7 @@ EXPS = 16
 
 THREADS = 128
 REGISTERS = 65536 // THREADS
-"""The limit for the registers per thread, added up over the warpgroups of an SM."""
+"""The limit on the sum, over the warpgroups of an SM, of their registers per thread."""
 PRODUCER_REGISTERS = {1: 56, 2: 24}
 """A producer's registers, by number of consumers, in Dao-AILab/flash-attention (hopper/flash_fwd_kernel_sm90.h)."""
 
@@ -212,7 +212,7 @@ class WarpgroupPlan:
 
 
 def slots_of(B_r: int, d: int) -> tuple[int, int]:
-    """The slots of a load and of a softmax on an H100 in f16, rounded to integers; the size of the KV tile cancels.
+    """The slots of a load and of a softmax on an H100 in f16, rounded to integers; the KV tile's size cancels out.
 
     A warpgroup's product, 2 B_r B_c d operations, takes one slot; a load has 2 B_c d bytes, a softmax B_r B_c exps.
     """
@@ -222,7 +222,7 @@ def slots_of(B_r: int, d: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Registers:
-    """Registers per thread: at the launch, after `setmaxnreg`, and for a consumer's accumulators."""
+    """Registers per thread: at launch, after `setmaxnreg`, and for a consumer's accumulators."""
 
     launch: int
     producer: int
