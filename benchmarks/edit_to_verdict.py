@@ -3,7 +3,7 @@
 `python -m benchmarks.edit_to_verdict [--json] [--keep FOLDER] [FILE...]` copies the default release, plants one
 wrong line in the copy, and measures the seconds until `regress quick -x` shows the first failure, and the seconds that
 a whole `quick` takes. Before that, it measures `quick` from an empty cache, with all kernels compiled, and with all
-verdicts reused. Each edit is unique, so no object of an earlier measurement is reused. All of this takes half an hour
+verdicts reused. Each edit is unique, so no object from an earlier measurement is reused. All of this takes half an hour
 on two cores; close other programs.
 """
 
@@ -45,7 +45,7 @@ HEAD = "| one wrong line in | first failure | its exit code | whole `quick` | it
 
 @dataclass(frozen=True)
 class Call:
-    """A call of `regress`: seconds until its first failure is shown (None without one) and until its end."""
+    """A run of `regress`: seconds until its first failure is shown (None without one) and until its end."""
 
     first: float | None
     seconds: float
@@ -54,7 +54,7 @@ class Call:
 
 
 def edited(text: str, rule: tuple[str, str]) -> str:
-    """A file's text with one wrong line, different from the wrong lines of earlier calls."""
+    """A file's text with one wrong line, different from the wrong lines of earlier runs."""
     pattern, wrong = rule
     found, number = re.subn(pattern, wrong.format(mark=time.time_ns() % 10**9), text, count=1)
     if not number:
@@ -71,7 +71,7 @@ def copy_of(tree: Tree, folder: Path) -> Path:
 
 
 def regress(words: Sequence[str], cache: Path) -> Call:
-    """Call `fattn-probe regress quick`, with this cache and a new history."""
+    """Run `fattn-probe regress quick`, with this cache and a new history."""
     began, first, said = time.monotonic(), None, []
     with TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "fattn_probe", "regress", "quick", *words, "--history", f"{folder}/history.db"]
@@ -89,7 +89,7 @@ def regress(words: Sequence[str], cache: Path) -> Call:
 
 
 def measured(files: Sequence[str], folder: Path, words: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Call]]]:
-    """The name of each measurement and its calls by name, as they end."""
+    """The name of each measurement and its runs by name, as they end."""
     tree, cache = resolve(DEFAULT_SOURCE), folder / "cache"
     for name in ("sources", "headers"):
         if (cache_dir() / name).is_dir():  # no headers are fetched where a CUDA toolkit is installed
@@ -116,9 +116,9 @@ def row(name: str, calls: Mapping[str, Call]) -> str:
 def main() -> None:
     """Measure, and print a table or a JSON document."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", metavar="FILE", help=f"of {', '.join(EDITS)}; default: all")
+    parser.add_argument("files", nargs="*", metavar="FILE", help=f"one of {', '.join(EDITS)}; default: all")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--keep", type=Path, help="use this folder, and keep its cache for another call")
+    parser.add_argument("--keep", type=Path, help="use this folder, and keep its cache for the next time")
     parser.add_argument("--filter", default="", help="only cases whose name matches, to try the script")
     given = parser.parse_args()
     if unknown := [file for file in given.files if file not in EDITS]:

@@ -87,7 +87,7 @@ def main() -> None:
     for row in rows(found) + against_torch(found):
         table.add_row(*row)
     Console(width=140 if not sys.stdout.isatty() else None).print(table)
-    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; figures of an idle machine need about 0")
+    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; an idle machine has about 0")
 
 
 if __name__ == "__main__":

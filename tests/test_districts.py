@@ -140,5 +140,5 @@ def test_totals_of_lines_and_names(budget, tmp_path, monkeypatch):
         (tmp_path / f"fattn_probe/{name}.py").write_text("class Part: ...\n")
     assert list(budget.totals(tmp_path)) == [
         "docs/**/*.md: 3 lines, at most 2",
-        "1 class names stand in two modules, at most 0: Part",
+        "1 class names are in two modules, at most 0: Part",
     ]

@@ -40,7 +40,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Agreement:
-    """An output compared with a recorded one: equal floats and NMSE over the sample, and whether all bits agree."""
+    """An output compared with a recorded one: identical floats and NMSE over the sample, and whether all bits agree."""
 
     launches: bool
     all_bits: bool
@@ -89,7 +89,7 @@ def read_recording(path: Path, types: Types, names: Names) -> tuple[dict[str, st
 def agreement(recorded: Recorded, dst: F32, launches: Sequence[LaunchRecord]) -> Agreement:
     """Compare an output and its launches with the recorded ones.
 
-    NaN equals NaN. The NMSE leaves out equal non-finite elements, and is NaN if other elements are not finite.
+    NaN counts as equal to NaN. The NMSE omits equal non-finite elements, and is NaN if other elements are not finite.
     """
     here = dst.ravel()[:: stride_of(dst.size)]
     there = recorded.sample
@@ -145,6 +145,6 @@ def write_hashes(hashes: Mapping[str, Hashes], path: Path) -> None:
 
 
 def read_hashes(path: Path) -> dict[str, Hashes]:
-    """The cases of a file that `write_hashes` wrote."""
+    """The cases in a file that `write_hashes` wrote."""
     with gzip.open(path, "rt", newline="") as lines:
         return {row["case"]: Hashes(*(row[name] for name in Hashes._fields)) for row in rows_of(lines)}

@@ -18,7 +18,7 @@ from fattn_probe.cases.op import Op
 Pointers = Mapping[str, int]
 """Addresses of Q, K, V, mask, sinks, dst, partial (the outputs of blocks that share a tile) and meta (their sums)."""
 IDLE = 40
-"""A number of compute units below that of every GPU here."""
+"""A number of compute units smaller than any GPU of these architectures has."""
 STRIDE = 256  # FATTN_KQ_STRIDE
 CASES = {
     "vec": '#include "fattn-vec.cuh"\nDECL_FATTN_VEC_CASE({0}, {2}, {3});\n',
@@ -106,7 +106,7 @@ def launches(op: Op, gfx: str, ggml: Path, at: Pointers) -> Iterator[Kernel]:
     sizes, params, choice = op.sizes, op.params, chosen(op, gfx)
     ncols, wave = choice.ncols1 * choice.ncols2, 64 if gfx == "gfx942" else 32
     if sizes.hsk != sizes.hsv or (choice.family != "vec" and {op.type_K, op.type_V} != {"f16"}):
-        raise InputError("only equal head sizes, and f16 for the tile and mma kernels")
+        raise InputError("the head sizes must be equal, and K and V f16 for the tile and mma kernels")
     row = [128, 0, sizes.hsk] if choice.family == "vec" else configured(ggml, choice.family, gfx, sizes.hsk, ncols)
     threads, batch = row[0], row[2]
     ratio, kv_tiles = sizes.n_head // sizes.n_head_kv, -(-sizes.n_kv // batch)

@@ -1,7 +1,7 @@
 """The simulator's sums of f16 products on AMD GPUs, for tinygrad's emulator.
 
 tinygrad adds the products of matrix instructions and v_dot2_f32_f16 one by one. The hardware does not, and the
-simulator follows the hardware: MMA-Sim's measurements (CDNA) and results of RDNA GPUs. Only the sums are replaced;
+simulator follows the hardware: MMA-Sim's measurements (CDNA) and results on RDNA GPUs. Only the sums are replaced;
 tinygrad determines the positions of a matrix's elements in the registers.
 """
 
@@ -73,7 +73,7 @@ class Sums:
 
 
 def places(gfx: str) -> tuple[Indices, Indices, Indices, Indices]:
-    """The lane of A's [row][k] or B's [column][k], and its f16 there; the lane and register of D's [row][column]."""
+    """The lane of A's [row][k] or B's [column][k], and its f16's index; the lane and register of D's [row][column]."""
     x, y = np.indices((16, 16))
     if gfx == "gfx942":
         return x + y // 4 * 16, y % 4, y + x // 4 * 16, x % 4

@@ -1,7 +1,7 @@
 """Determine which cases of a pool kill which faults, and choose those that kill the most within a time budget.
 
-The cases in which a mutant changes a value run it; among cases with the same launches, only the fastest few run it. The
-cost of a case includes the time to compile those of its kernels that no chosen case has, after a change of their files.
+A mutant is run on the cases in which it changes a value; among cases with the same launches, on the fastest few. The
+cost of a case includes the time to compile those of its kernels that no chosen case has, after a change to their files.
 """
 
 from collections import defaultdict
@@ -45,7 +45,7 @@ class Killers:
 
 @dataclass
 class Kills:
-    """The cases of a pool with the CPU seconds of their judgement, and the killers of each fault.
+    """The cases of a pool with the CPU seconds to judge each, and the killers of each fault.
 
     `kernels` are the kernels of each case (`90 release mma 64,64,8,8,false,false,false`), `compiling` the seconds to
     compile each kernel.
@@ -101,7 +101,7 @@ def kernels_of(
 ) -> tuple[dict[str, list[str]], dict[str, float]]:
     """The kernels of each run, by the run's name, and the seconds to compile each kernel with its mutants.
 
-    A kernel that came from ccache counts as the average of the other kernels.
+    A kernel that came from ccache counts with the average of the other kernels.
     """
     found, compiling = dict[str, list[str]](), dict[str, float]()
     parts = list(zip(built.plan.parts, built.sessions, strict=True))
@@ -140,9 +140,9 @@ def killers(
 
 
 def with_corpus(found: Kills, caught: Iterable[Mapping[str, Any]]) -> Kills:
-    """The kills, including faults of the corpus, each of which has the one case that is known to catch it.
+    """The kills, including faults in the corpus, each of which has the one case that is known to catch it.
 
-    `caught` are lines of the results of `scripts/detection faults`. A case outside the pool catches nothing.
+    `caught` are lines from the results of `scripts/detection faults`. A case outside the pool catches nothing.
     """
     faults = dict(found.faults)
     for item in caught:
@@ -186,11 +186,11 @@ def table(kills: Kills, chosen: Iterable[str]) -> Table:
         by_pool, by_choice = sum(bool(item.cases) for item in half), sum(bool(item.cases & cases) for item in half)
         part = f"{100 * by_choice / by_pool:.1f} %" if by_pool else "-"
         rows.append((words, str(len(half)), str(by_pool), str(by_choice), part))
-    return Table(("half", "faults", "killed by the pool", "by the choice", "of the pool's"), tuple(rows))
+    return Table(("half", "faults", "killed by the pool", "by the choice", "of the pool's kills"), tuple(rows))
 
 
 def entries(chosen: Iterable[str]) -> dict[str, list[str]]:
-    """Chosen cases by entry and target, for `cases` of a suite's entries; best first."""
+    """Chosen cases by entry and target, for `cases` in a suite's entries; best first."""
     found: dict[str, list[str]] = defaultdict(list)
     for name in chosen:
         on, _, case = name.partition(": ")

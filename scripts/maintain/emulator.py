@@ -1,8 +1,8 @@
-"""Run AMD machine code without an AMD GPU: a code object made by clang runs on the emulator of tinygrad's tests.
+"""Run AMD machine code without an AMD GPU: a code object from clang runs on the emulator from tinygrad's tests.
 
-tinygrad generates each instruction from AMD's own pseudocode, and tests it against hardware. Its emulator is written
-for the output of tinygrad's compiler. This module adds what clang's code needs: a kernel's initial registers, as
-requested by its descriptor, jumps, and instructions for caches and timing, which do nothing here. tinygrad computes the
+tinygrad generates the code for each instruction from AMD's own pseudocode, and tests it on hardware. Its emulator is
+written for the output of tinygrad's compiler. This module adds what clang's code needs: a kernel's initial registers
+(from its descriptor), jumps, and instructions for caches and timing, which do nothing here. tinygrad computes the
 values of the instructions, with the corrections in tinygrad.patch. The exceptions are powers of two and, if the caller
 asks for it, sums (amd_sums.py).
 """
@@ -95,7 +95,7 @@ class Instruction:
 
 
 def load_tinygrad(folder: Path) -> ModuleType:
-    """tinygrad's emulator with this project's corrections; makes the clone of tinygrad if it is missing."""
+    """tinygrad's emulator with this project's corrections; clones tinygrad if it is missing."""
     if not folder.exists():
         run(["git", "clone", "-q", TINYGRAD, folder])
         run(["git", "-C", folder, "checkout", "-q", COMMIT])
@@ -199,7 +199,7 @@ class Emulator:
         )
         wave, threads, steps = metadata[".wavefront_size"], int(np.prod(launch.block)), 0
         if wave != self.emu._wave_size(family):
-            raise InputError(f"{launch.kernel}: waves of {wave}, which the emulator does not have for {code.gfx}")
+            raise InputError(f"{launch.kernel}: waves of {wave}, which the emulator does not support for {code.gfx}")
         pointers = {"kernarg": kernarg, "packet": dispatched}
         user = list(self._user_registers(launch, properties, preload, pointers, private))
         lds = np.zeros(LDS, np.uint8)
@@ -273,7 +273,7 @@ class Private:
     def addressed(self, item: Instruction, vectors: Registers) -> dict[int, Registers]:
         """Replace a load's generic addresses with addresses in this process; returns the registers to restore."""
         if not item.text.startswith("flat_load_"):
-            raise InputError(f"the emulator has no {item.text} in LDS or scratch")
+            raise InputError(f"the emulator does not support {item.text} in LDS or scratch")
         first, last = (int(number) for number in PAIR.findall(item.text)[-1])
         addresses = vectors[first].astype(np.uint64), vectors[last]
         bases = {
@@ -318,13 +318,13 @@ def active_lanes(scalars: memoryview, vectors: Registers) -> npt.NDArray[np.bool
 
 
 def jump(item: Instruction, at: int, scalars: memoryview) -> int | None:
-    """The place where the program continues after a jump that the emulator lacks; None for other instructions."""
+    """The position at which the program continues after a jump that the emulator lacks; None for other instructions."""
     following, mnemonic = at + item.size, item.mnemonic
     if NOTHING.fullmatch(mnemonic):
         return following
     if aperture := APERTURES.get(item.text.rpartition(" ")[2]):
         if mnemonic != "s_mov_b64":
-            raise InputError(f"the emulator has no {item.text}")
+            raise InputError(f"the emulator does not support {item.text}")
         pair = int(SCALARS.findall(item.text)[0])
         scalars[pair], scalars[pair + 1] = 0, aperture
         return following

@@ -1,4 +1,4 @@
-"""The cases that a fault of the corpus can change, beginning with those likely to catch it."""
+"""The cases that a fault in the corpus can change, beginning with those likely to catch it."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Determine whether suites catch the faults of the corpus: run cases as the suite does, until one catches the fault."""
+"""Determine whether suites catch the faults in the corpus: run cases as the suite does, until one catches the fault."""
 
 import json
 import time
@@ -57,7 +57,7 @@ class Caught:
 
 @dataclass(frozen=True)
 class Tried:
-    """A suite on a release with a fault: the result that `caught` it, or None; cases judged; seconds with compiling.
+    """A suite on a release with a fault: the result that `caught` it, or None; cases judged; seconds, with compiling.
 
     `digest` is the digest of the patch's changes, `text` that of the suite's file, and `killer` the hash of the case
     that caught the fault and of its judgement. A result is out of date if the patch has changed. It is also out of date
@@ -75,7 +75,7 @@ class Tried:
     killer: str = ""
 
 
-TRIED = Document("a result of a fault", Tried)
+TRIED = Document("a result for a fault", Tried)
 """One line of a results file."""
 
 

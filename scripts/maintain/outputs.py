@@ -1,4 +1,4 @@
-"""Files of the wrong outputs that faults and mutants cause, which can be diagnosed again without a build."""
+"""Files with wrong outputs that faults and mutants cause, which can be diagnosed again without a build."""
 
 import json
 from collections import defaultdict
@@ -123,7 +123,7 @@ def cases_by_digest(suites: Iterable[Path] = ()) -> dict[str, Case]:
 
 
 def killed_by_output(verdicts: Iterable[MutantVerdict], parts: Sequence[SuitePart], number: int) -> list[MutantVerdict]:
-    """The first `number` kills by a wrong output (0: all), by digest, in cases of the release builds of these parts."""
+    """The first `number` kills by a wrong output (0: all), by digest, in cases of these parts in release builds."""
     plain = [part for part in parts if part.entry.flavour == "release" and not part.entry.sanitize]
     known = {(part.name, case.name) for part in plain for case in part.cases}
     found = {one.mutant.digest: one for one in verdicts if one.by == "verdict" and (one.on, one.case) in known}

@@ -44,9 +44,9 @@ def isa_version(gfx: str) -> int:
 
 
 def make_rocm(folder: Path) -> None:
-    """Make the folder for clang's `--rocm-path`, from the network: ROCm's repositories and a Debian package.
+    """Create the folder for clang's `--rocm-path`; downloads ROCm's repositories and a Debian package.
 
-    The device library (5.2.3) is older than some architectures, but lacks only the files with their numbers.
+    The device library (5.2.3) is older than some architectures, but only the files with their numbers are missing.
     """
     include, bitcode = folder / "include", folder / "amdgcn/bitcode"
     for path in (include / "hip", include / "hipblas", bitcode, folder / "share/hip", folder / "download"):

@@ -134,8 +134,8 @@ WORDS = {
     "fuzz --new-kernels 1.5": "not a share from 0 to 1",
     "fuzz --seed -1": "--seed",
     "mutate suite.yaml --file fattn.cuh": "mutants are made in fattn-mma-f16.cuh",
-    "mutate suite.yaml --on gpu": "only simulated GPUs (sim:ID) say what a case executes",
-    "coverage suite.yaml --on gpu": "only simulated GPUs (sim:ID) say what a case executes",
+    "mutate suite.yaml --on gpu": "only simulated GPUs (sim:ID) can report what a case executes",
+    "coverage suite.yaml --on gpu": "only simulated GPUs (sim:ID) can report what a case executes",
     # programs and kernels
     "program none.cu --on sim:h200": "there is no such file",
     "compare op.yaml --kernel none.cu:x --on cpu": "--kernel none.cu:x:",  # no picture

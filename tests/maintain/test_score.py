@@ -69,7 +69,7 @@ def test_grades(name, cause, expected):
 
 def test_a_label_must_be_known_and_a_score_is_in_words():
     fault = KNOWN["15178-tile-sinks-ignored"]
-    with pytest.raises(InputError, match="sinks is none of kv-left-out"):
+    with pytest.raises(InputError, match="sinks is not one of kv-left-out"):
         grade("sink", type(fault)(**{**vars(fault), "diagnosis": ("sinks",)}))
     assert score(["right", "right", "silent", "right"]) == (
         "4 diagnosed: 3 right (75 %), 1 silent (25 %), 0 false (0 %)"

@@ -21,7 +21,7 @@ from fattn_probe.llama.source import Tree
 from fattn_probe.llama.source.features import CUDA
 
 Place = tuple[str, int]
-"""A file of ggml-cuda/ and a line."""
+"""A file in ggml-cuda/ and a line."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class LineCoverage:
         return sorted(self.headers - {file for file, function, _ in self.functions if name_of(function) in BY_KERNEL})
 
     def of_kernel(self, kernel: str, target: str = "") -> tuple[Share, Share]:
-        """How many instances of a kernel are executed on a target, or on each target, and how many of their lines."""
+        """How many instances of a kernel are executed on a target (empty: on all), and how many of their lines."""
         of_kernel = (
             share
             for (_, function, on), share in self.functions.items()
@@ -174,18 +174,18 @@ HERE = Path(__file__).parent
 
 
 class Argued(Spec):
-    """Code in one file, and the reason why no test can detect or reach it. Texts in slashes are regular expressions."""
+    """Code in one file, and why no test can detect or reach it. Strings between slashes are regular expressions."""
 
     because: str = Field(min_length=20)
     """The argument."""
     file: str
-    """The file of ggml-cuda/."""
+    """The file in ggml-cuda/."""
 
 
 class Equivalent(Argued):
     """A mutant, or a family of mutants, that nothing can detect.
 
-    The texts have three tokens of context on either side, as in reports, so they remain valid if lines move.
+    The strings have three tokens of context on either side, as in reports, so they remain valid if lines move.
     """
 
     function: str = ""
@@ -199,7 +199,7 @@ class Equivalent(Argued):
     nvidia: bool = False
     """Whether the argument holds on NVIDIA GPUs only."""
     lines: list[int] = Field(default=[], min_length=2, max_length=2)
-    """The first and last line, in the default release, if the same texts elsewhere are a different mutant."""
+    """The first and last line, in the default release, if the same strings elsewhere are a different mutant."""
 
     @model_validator(mode="after")
     def _says_which(self) -> Self:
@@ -220,27 +220,27 @@ class Equivalent(Argued):
 
 
 class Unreachable(Argued):
-    """Lines that are never executed, wholly or in part."""
+    """Lines that are never executed, or only in part."""
 
     lines: list[str] = Field(min_length=1)
     """The lines, as in the source except for indentation."""
     after: str = ""
-    """Applies only after the first line equal to this."""
+    """Applies only after the first line that matches this."""
     until: str = ""
-    """Applies only before the next line equal to this."""
+    """Applies only before the next line that matches this."""
     amd: bool = False
     """Whether an op on an AMD GPU reaches these lines."""
 
 
 def matches(wanted: str, text: str) -> bool:
-    """Whether a string equals the given one, or matches it if it is a regular expression between slashes."""
+    """Whether a string is `wanted`, or contains a match of `wanted` if that is a regular expression between slashes."""
     if len(wanted) > 1 and wanted.startswith("/") and wanted.endswith("/"):
         return re.search(wanted[1:-1], text) is not None
     return wanted in ("", text)
 
 
 def equivalents(path: Path = HERE / "equivalents.yaml", *, amd: bool = False) -> tuple[Equivalent, ...]:
-    """The equivalent mutants of a file; with `amd`, only those that are also equivalent on AMD GPUs."""
+    """The equivalent mutants in a file; with `amd`, only those that are also equivalent on AMD GPUs."""
     every = map(Equivalent.model_validate, yaml.safe_load(path.read_text()) or ())
     return tuple(item for item in every if not (amd and item.nvidia))
 
@@ -257,7 +257,7 @@ def argument(mutant: Mutant, known: Sequence[Equivalent]) -> str:
 
 
 def places(tree: Tree, known: Sequence[Unreachable]) -> dict[Place, str]:
-    """The reasons why lines of a release are not reached; none for files that it lacks."""
+    """The reasons why lines of a release are not reached; none for files that the release lacks."""
     found: dict[Place, str] = {}
     for item in known:
         path = tree.root / CUDA / item.file

@@ -63,7 +63,7 @@ def link_notes(build: Build, counters: Path, kernels: Iterable[KernelCase]) -> N
 
 
 def counted(counters: Path, source: Path) -> Iterator[CountedLine]:
-    """The counts of all objects with attention sources; `source` is the tree's ggml-cuda/ folder."""
+    """The counts from all objects compiled from attention sources; `source` is the tree's ggml-cuda/ folder."""
     gcov = shutil.which("gcov")
     if gcov is None:
         raise BuildError("gcov, which comes with g++, is not installed; install it: `sudo apt install g++`")
@@ -175,8 +175,8 @@ def measure(suite_file: Path, session: Session, pairs: Sequence[tuple[Entry, Tar
     return Measured(suite_file.stem, coverage, tuple(chosen), ran, tuple(lost))
 
 
-def check(command: str, targets: Iterable[Target], why: str = "say what a case executes") -> None:
-    """InputError if a target is not a simulated GPU; `why` is the reason."""
+def check(command: str, targets: Iterable[Target], why: str = "can report what a case executes") -> None:
+    """InputError if a target is not a simulated GPU; `why` ends the message."""
     for target in targets:
         if target.engine != "sim":
             raise InputError(f"{command} --on {target}: only simulated GPUs (sim:ID) {why}")

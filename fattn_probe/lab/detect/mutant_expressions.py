@@ -1,4 +1,4 @@
-"""Faults of a single expression: a part of it is replaced, or its value loses bits."""
+"""Faults in a single expression: a part of it is replaced, or its value loses bits."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -24,14 +24,14 @@ SMALL_TEMPLATES = re.compile(
 COLUMNS = {"8": "4", "4": "2", "2": "1", "1": "2"}
 """The query heads that share K in a kernel, and a different number for which a kernel also exists."""
 EXTREMES = frozenset({"FLT_MAX", "INFINITY", "SOFTMAX_FTZ_THRESHOLD"})
-"""Float constants: a value made only of these and of numbers is not rounded to f16, where it could only lose range."""
+"""Float constants: a value computed only from these and literals is not rounded to f16, as it could only lose range."""
 NUMBER = re.compile(r"\d+")
 GUARDS = frozenset({"&&", "||", "?"})
 """The operand after one of these may not be evaluated."""
 READS = frozenset({"[", "->"})
 DIVISIONS = frozenset({"/", "%"})
 POSITIVE = re.compile(r"[*+]|\d+")
-"""Tokens that cannot turn a divisor made of sizes into 0."""
+"""Tokens that cannot turn a divisor computed from sizes into 0."""
 EFFECTS = frozenset({"=", "+=", "-=", "*=", "/=", "%=", "|=", "&=", "^=", "<<=", ">>=", "++", "--", "{", "&"})
 HARMLESS = re.compile(
     r"f?(min|max)f?|fabsf|sizeof|(int|uint)(8|16|32|64)?(_t)?|size_t|float|half|bool|make_(float2|half2)|u?int64_t|return|"
@@ -44,7 +44,7 @@ class Mutation:
     """A fault in the tokens [start, stop): the text that replaces them, and the part that differs.
 
     `later` is code that runs after a later token if the fault is on: a moved statement. `compared` are expressions of
-    the same type with and without the fault, free of side effects: if they are equal, the fault has no effect.
+    the same type with and without the fault, free of side effects: if their values are equal, it has no effect.
     """
 
     start: int
@@ -59,7 +59,7 @@ class Mutation:
 
 
 def of_condition(draft: Draft, span: Span) -> Iterator[Mutation]:
-    """Comparisons that are off by one or inverted, and the faults of any expression."""
+    """Comparisons that are off by one or inverted, and the faults that any expression can have."""
     for index in range(*span):
         word = draft.words[index]
         shift = word in "<>" and word in (draft.word(index - 1), draft.word(index + 1))
@@ -85,7 +85,7 @@ def of_expression(draft: Draft, span: Span) -> Iterator[Mutation]:
 
 
 def of_template(draft: Draft, span: Span) -> Iterator[Mutation]:
-    """Template arguments: a flag inverted, the two numbers of columns swapped, or a different number of columns."""
+    """Template arguments: a flag inverted, the two column counts swapped, or a different column count."""
     for index in range(*span):
         closer = closing_angle(draft, index) if draft.words[index] == "<" else None
         if closer is None or closer >= span[1] or not SMALL_TEMPLATES.match(draft.word(index - 1)):
@@ -103,7 +103,7 @@ def of_template(draft: Draft, span: Span) -> Iterator[Mutation]:
 
 
 def of_value(draft: Draft, span: Span, declared: Sequence[str], floats: frozenset[str]) -> Iterator[Mutation]:
-    """The value of an int64_t variable in 32 bits, and a float's value through f16."""
+    """The value of an int64_t variable truncated to 32 bits, and a float's value converted to f16 and back."""
     name = next((word for word in declared if word.isidentifier() and word != "const"), "")
     before = draft.written(*span)
     shown = before if len(before) <= 60 else f"{before[:57]}..."

@@ -2,7 +2,7 @@
 
 A mutant changes one expression, or drops or moves one statement. The changed file is still valid C++, with the original
 in place and the same lines: `if (a < b)` becomes `if ((simt::mutant(7, ...) ? (a <= b) : (a < b)))`. The argument `...`
-compares the two values, if computing both has no side effect. A case in which they stay equal cannot detect it.
+compares the two values, if computing both has no side effect. A case in which they stay equal cannot detect the mutant.
 """
 
 import re
@@ -43,9 +43,9 @@ NOT_THE_RESULT = re.compile(r"GGML_|CUDA_SET_|NO_DEVICE_CODE|static_assert")
 
 @dataclass(frozen=True)
 class Mutant:
-    """One fault: `before` becomes `after` in a line and a function of a file of ggml-cuda/; `operator` is its kind.
+    """One fault: `before` becomes `after` on a line in a function in a file of ggml-cuda/; `operator` is its kind.
 
-    `again` counts earlier faults with the same text in the line. `amd`: only AMD GPUs run the line.
+    `again` is the number of earlier faults with the same text on the line. `amd`: only AMD GPUs run the line.
     """
 
     id: int
@@ -94,7 +94,7 @@ def mutate(text: str, file: str, first: int = 1, without: frozenset[int] = froze
 
 
 def switch(draft: Draft, chosen: list[tuple[int, Mutation]]) -> None:
-    """Put the changes of a span before the original, each selected by its number.
+    """Put the changes to a span before the original, each selected by its number.
 
     The switch of an expression also records whether the value differs.
     """
@@ -126,7 +126,7 @@ def functions_of(draft: Draft) -> list[Function]:
 
 
 def not_on_nvidia(draft: Draft) -> frozenset[int]:
-    """The code tokens in branches of the preprocessor that no build for an NVIDIA GPU compiles."""
+    """The code tokens in preprocessor branches that no build for an NVIDIA GPU compiles."""
     found, branches, index = set[int](), list[list[bool | None]](), 0
     for kind, text in draft.tokens:
         if kind == "directive" and (match := IF.match(text)):
@@ -149,7 +149,7 @@ def not_on_nvidia(draft: Draft) -> frozenset[int]:
 
 
 def switched_spans(draft: Draft) -> Iterator[list[Mutation]]:
-    """The changes of each expression and each statement that can be switched, in source order.
+    """The changes to each expression and each statement that can be switched, in source order.
 
     There are none in a `constexpr` function, which may be called in constant expressions.
     """
@@ -180,7 +180,7 @@ def of_statements(draft: Draft, statements: Sequence[Statement], floats: frozens
 def of_statement(
     draft: Draft, statement: Statement, following: Statement | None, floats: frozenset[str]
 ) -> Iterator[list[Mutation]]:
-    """The changes of one statement, without those of the statements inside it."""
+    """The changes to one statement, without those to the statements inside it."""
     words, head = draft.words[statement.start : statement.stop], statement.head
     if draft.directives(statement.start, max(statement.start, statement.stop - 1)) and statement.kind == "plain":
         return
@@ -238,7 +238,7 @@ def of_wait(draft: Draft, statement: Statement, following: Statement | None) -> 
 
 
 def of_call(draft: Draft, span: Span) -> Iterator[list[Mutation]]:
-    """The changes of a call's arguments, including template arguments."""
+    """The changes to a call's arguments, including template arguments."""
     opener = next((index for index in draft.outer(*span) if draft.words[index] == "("), None)
     if opener is None or opener == span[0] or draft.mates[opener] != span[1] - 2:
         return

@@ -1,7 +1,7 @@
 """`fattn-probe mutate`: try each mutant with a suite, and report its fate.
 
 A schema is one build with all mutants behind switches. The cases run on it without a mutant, which is their baseline;
-then each mutant is tried by the cases in which it changes a value, until one kills it.
+then each mutant is tried on the cases in which it changes a value, until one kills it.
 """
 
 import time
@@ -35,7 +35,7 @@ ROUNDS = 3
 BUILDS_SHARE = 4
 """Cores for each of several parallel builds."""
 NOT_INFECTED = "changes no value in any of them"
-"""The reason given for a mutant that no case needs to try."""
+"""The reason given for a mutant that needs no trial."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Mutated:
     """The fates of mutants; the cases that fail without a mutant, and those whose output the switches alone change.
 
     `other_bits` is None if this was not determined. `compiled` is the number of mutants in the builds or with an
-    earlier verdict, `left` the number that have no verdict yet. `ran` contains the cases that execute a mutant, by its
-    digest, except for mutants whose verdict is from an earlier call. `amd`: cases ran on an AMD GPU.
+    earlier verdict, `left` the number that have no verdict yet. `ran` contains the cases that execute a mutant, by the
+    mutant's digest, except for mutants whose verdict is from an earlier run. `amd`: cases ran on an AMD GPU.
     """
 
     on: tuple[str, ...]
@@ -93,9 +93,9 @@ class Baseline:
     known: KnownRuns
 
     def cases_by_mutant(self, most: int = 0) -> dict[int, list[int]]:
-        """For each mutant that passing cases reach, the cases to try: those that it infects.
+        """For each mutant that passing cases reach, the cases to try it on: those that it infects.
 
-        Only the fastest `most` of the cases with the same kernels and grids are tried (0: all).
+        Only the fastest `most` of the cases with the same kernels and grids are used (0: all).
         """
         passing = [(number, run) for number, run in enumerate(self.runs) if not run.failure]
         infected: dict[int, dict[tuple[int, str], list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -146,7 +146,7 @@ def build_mutants(plan: MutationPlan, session: Session, say: Step, known: Collec
 
 
 def run_baseline(built: MutantBuild, pool: Workers[Task, Any]) -> Baseline:
-    """Run the cases without a mutant, except those known from an earlier call."""
+    """Run the cases without a mutant, except those known from an earlier run."""
     plan, keys = built.plan, dict[tuple[int, str], str]()
     for number, case in built.cases:
         part, session = plan.parts[number], built.sessions[number]
@@ -165,9 +165,9 @@ def run_baseline(built: MutantBuild, pool: Workers[Task, Any]) -> Baseline:
 
 
 def try_all(built: MutantBuild, mutants: Sequence[Mutant], on_verdict: Callable[[MutantVerdict], None]) -> Baseline:
-    """Find the fate of each mutant; first the cases run without a mutant.
+    """Run the cases without a mutant, then find the fate of each mutant.
 
-    If no case killed a mutant, but a run was lost, the mutant has no verdict, so that a later call tries it again.
+    If no case killed a mutant, but a run was lost, the mutant has no verdict, and the next command tries it again.
     """
     with workers(built.parts) as pool:
         baseline = run_baseline(built, pool)
@@ -183,7 +183,7 @@ def try_all(built: MutantBuild, mutants: Sequence[Mutant], on_verdict: Callable[
         lost |= more
     if lost:
         said = next(iter(lost.values()))
-        built.say(f"{len(lost)} mutants have no verdict; another run tries them: {said}")
+        built.say(f"{len(lost)} mutants have no verdict; the next command will try them again: {said}")
     return baseline
 
 
@@ -287,7 +287,7 @@ def run(
     *,
     bits: bool = True,
 ) -> Mutated:
-    """Try mutants with a suite; verdicts that are already in `results` are used.
+    """Try mutants with a suite; verdicts that are already in `results` are reused.
 
     `bits`: also determine which cases the switches alone change, which needs a build without switches.
     """

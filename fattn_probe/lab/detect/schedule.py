@@ -1,7 +1,7 @@
-"""Choose the case that tries a mutant next: the one with the most kills per second so far, until a case kills it.
+"""Choose the case to try a mutant on next: the one with the most kills per second so far, until one kills the mutant.
 
-Workers take many mutants of one case at once, so that the case is set up once. A file of baseline runs and survived
-trials lets a later call resume. Both are deterministic: the result of a run never changes.
+Workers take many mutants for one case at once, so that the case is set up once. A file of baseline runs and survived
+trials lets a later run of the command resume. Both can be reused, because the result of a run never changes.
 """
 
 import math
@@ -58,7 +58,7 @@ class KnownRuns:
         return made
 
     def run(self, key: str, part: int, case: Case) -> BaselineRun | None:
-        """The baseline run of a case of a part; None if it is not known."""
+        """The baseline run of a case in a part; None if it is not known."""
         if key not in self.runs:
             return None
         item = dict(self.runs[key])
@@ -83,7 +83,7 @@ class KnownRuns:
 
 
 def digest(numbers: frozenset[int]) -> str:
-    """Hash of a set."""
+    """The hash of a set."""
     return short(repr(sorted(numbers)))
 
 
@@ -110,9 +110,9 @@ def baseline_runs(pool: Workers[Task, Any], cases: Iterable[tuple[int, Case]]) -
 
 @dataclass
 class Schedule:
-    """Mutants by number, the cases that are `left` to try each, and the mutants `waiting` for each case.
+    """Mutants by number: for each, the cases `left` to try it on; for each case, the mutants `waiting` for it.
 
-    With `to_end`, the remaining cases also try a mutant that was killed.
+    With `to_end`, a mutant that was killed is still tried on its remaining cases.
     """
 
     cases: Sequence[BaselineRun]
@@ -126,11 +126,11 @@ class Schedule:
         self.runs, self.kills = ([0] * len(self.cases) for _ in range(2))
 
     def worth(self, case: int) -> float:
-        """The expected kills of a case per second."""
+        """A case's expected kills per second."""
         return (1 + self.kills[case]) / (2 + self.runs[case]) / (self.cases[case].seconds + SET_UP)
 
     def add(self, mutant: int, cases: Iterable[int]) -> None:
-        """Schedule a mutant for some cases, at least one, the most promising first."""
+        """Schedule a mutant for one or more cases, the most promising first."""
         left = self.left[mutant] = set(cases)
         case = max(left, key=lambda case: (self.worth(case), -case))
         left.remove(case)

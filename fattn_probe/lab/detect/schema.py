@@ -39,10 +39,10 @@ MESSAGE = re.compile(
     r"(?:not initialized with a constant expression|declared here))",
     re.MULTILINE,
 )
-"""An error, the place of its instantiation, or a value that another line needs at compile time."""
+"""An error, the location of its instantiation, or a value that another line needs at compile time."""
 SWITCH = re.compile(r"simt::mutant\((\d+)\b")
 SUSPECTS = ("template argument", "f16", "other name")
-"""Kinds of faults, ordered by how often they do not compile."""
+"""Kinds of faults, ordered by how often they fail to compile."""
 COMPILING = Kind("mutants", "the list of mutants that compile")
 DOCUMENT = Document("a list of mutants that compile", dict[str, list[Any]])
 ROUNDS = 20
@@ -83,7 +83,7 @@ def compiling(
     say: Step,
     unwanted: frozenset[int] = frozenset(),
 ) -> Schema:
-    """The mutants that compile in all of these kernels, by architecture, and are in one of these builds.
+    """The mutants that compile in all of these `kernels`, by architecture, and are in at least one of the builds.
 
     Mutants that do not compile are stored for the release, because finding them takes minutes. `unwanted` mutants are
     not built, unless an earlier build contains them and is not much larger.
@@ -164,10 +164,10 @@ def without_errors(
 
 
 def suspects(mutants: Iterable[Mutant], errors: Iterable[tuple[Place, ...]]) -> frozenset[int]:
-    """The mutants that may have caused errors, each given by the places of its message, innermost last.
+    """The mutants that may have caused errors, each error given by the locations in its message, innermost last.
 
     These are the mutants on the line, or on the nearest line before it, because an expression may span several lines.
-    The kinds that most often do not compile come first.
+    The kinds that most often fail to compile come first.
     """
     by_line: dict[Place, list[Mutant]] = defaultdict(list)
     for mutant in mutants:
@@ -209,9 +209,9 @@ def checked(
 
 
 def errors_or_switches(step: BuildStep, folder: Path) -> tuple[set[tuple[Place, ...]], set[int]]:
-    """The places of one source's errors, without generating code.
+    """The locations of one source's errors, found without generating code.
 
-    Without errors, also the numbers of the switches left after preprocessing: none in code for other architectures.
+    If there are none, also the numbers of the switches that preprocessing leaves: none in other architectures' code.
     """
     command = [word for word in step.command if word not in ("-c", "-o", step.output, "-MD")]
     at = command.index("-MF")
@@ -228,7 +228,7 @@ def errors_or_switches(step: BuildStep, folder: Path) -> tuple[set[tuple[Place, 
 
 
 def messages(text: str) -> set[tuple[Place, ...]]:
-    """The places of each error of a compiler's output: those that instantiate it, then its own."""
+    """The locations of each error in a compiler's output: those of the instantiations, then its own."""
     found, outer = set[tuple[Place, ...]](), list[Place]()
     for match in MESSAGE.finditer(text):
         place = match["file"], int(match["line"])

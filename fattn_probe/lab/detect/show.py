@@ -71,7 +71,7 @@ def file_document(coverage: LineCoverage, file: str) -> dict[str, Any]:
 
 
 def read(path: Path) -> list[Measured]:
-    """The suites of a file of `coverage --json`; InputError for any other file."""
+    """The suites in a file from `coverage --json`; InputError for any other file."""
     text, found = read_text(path, "the coverage", MOST_BYTES), []
     try:
         for document in json.loads(text)["suites"]:
@@ -113,7 +113,7 @@ def files_of(found: Sequence[Measured]) -> list[str]:
 
 
 def cells_of(found: Sequence[Measured], file: str) -> Iterator[str]:
-    """The executed lines and the outcomes of branches of a file, suite by suite."""
+    """The executed lines and the branch outcomes of a file, suite by suite."""
     for item in found:
         if file in item.coverage.not_compiled:
             yield from ("no instance compiled", "")
@@ -143,7 +143,7 @@ def summary(item: Measured) -> Iterator[str]:
     if len(item.lost) > 3:
         yield f"  not counted: {len(item.lost) - 3} more"
     if left := sum(len(item.coverage.left_out(file)) for file in item.coverage.files):
-        yield f"  left out: {left} lines that cannot be reached, wholly or in part; --html and --json say why"
+        yield f"  left out: {left} lines that cannot be reached, or only in part; --html and --json say why"
     for file, line in refuted(item.coverage):
         yield f"  {file}:{line} was executed, but unreachable.yaml says that it cannot be"
 
@@ -232,7 +232,7 @@ def fate_of(verdict: MutantVerdict, known: Sequence[Equivalent]) -> str:
 def render_mutation(found: Mutated) -> Iterator[RenderableType]:
     """The fates by file and by kind, the kinds of kills, and the survivors."""
     words = f"{number_of(len(found.verdicts), 'mutant')}, {number_of(found.cases, 'case')} on {', '.join(found.on)}"
-    yield Text(words + (f"; {found.left} are not tried yet: repeat the command to continue\n" if found.left else "\n"))
+    yield Text(words + (f"; {found.left} not tried yet: repeat the command to continue\n" if found.left else "\n"))
     known = equivalents(amd=found.amd)
     fates = [(verdict, fate_of(verdict, known)) for verdict in found.verdicts]
     yield table("file", [(verdict.mutant.file, fate) for verdict, fate in fates])
@@ -243,12 +243,12 @@ def render_mutation(found: Mutated) -> Iterator[RenderableType]:
         said = ", ".join(f"{word} {count}" for word, count in counts.most_common())
         yield Text(f"\n{words}: {said or 'nothing'}")
     for item in found.failing:
-        yield Text(f"fails without a mutant, and kills none: {item}")
+        yield Text(f"fails without a mutant, so it kills none: {item}")
     if found.other_bits:
         yield Text(f"the switches alone change the bits of {len(found.other_bits)} of {found.cases} cases")
     for verdict in found.verdicts:
         if verdict.by and argument(verdict.mutant, known):
-            yield Text(f"killed, though it is listed as equivalent: {verdict.mutant}, by {verdict.case}")
+            yield Text(f"killed, although listed as equivalent: {verdict.mutant}, by {verdict.case}")
     survivors = [verdict for verdict, fate in fates if fate == "survived"]
     for verdict in sorted(survivors, key=lambda verdict: (verdict.mutant.file, verdict.mutant.line))[:MOST]:
         words = f" ({verdict.said})" if verdict.said else ""
@@ -261,7 +261,7 @@ def render_mutation(found: Mutated) -> Iterator[RenderableType]:
 
 
 def table(name: str, pairs: Sequence[tuple[str, str]]) -> Table:
-    """The number of mutants by fate, and the share killed of those that are not equivalent; a row for each group."""
+    """The number of mutants by fate, and the share of the non-equivalent ones that is killed; a row for each group."""
     rows = []
     for part in (*sorted({part for part, _ in pairs}), "all"):
         counts = Counter(fate for own, fate in pairs if part in (own, "all"))

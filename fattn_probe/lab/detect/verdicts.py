@@ -31,7 +31,7 @@ that stopped without an output, or hung; an op that is no longer supported; a ke
 MISSING: Final = "missing"
 """A run that stopped because the build lacks a kernel; compile it and run again."""
 LOST: Final = "lost"
-"""A run that ended with an error of the worker: no verdict. Failures of cases that cannot run begin with this word."""
+"""A run that ended with an error in the worker: no verdict. Failures of cases that cannot run begin with this word."""
 Ending = KilledBy | Literal["", "missing", "lost"]
 """How a run with a mutant ended; empty if the mutant survives."""
 
@@ -96,7 +96,7 @@ class SuitePart:
 
     @property
     def name(self) -> str:
-        """Its name in tables: `sim:h200`, `races on sim:h200`."""
+        """The part's name in tables: `sim:h200`, `races on sim:h200`."""
         return f"{self.entry.name} on {self.target}" if self.entry.name else str(self.target)
 
     def judgement(self, by: KilledBy) -> list[Any]:
@@ -106,11 +106,11 @@ class SuitePart:
 
 @dataclass(frozen=True)
 class MutationPlan:
-    """A suite's entries on their targets, and the mutants to try: those of some `files`, a `sample` of them (0: all).
+    """A suite's entries on their targets, and the mutants to try: those in some `files`, a `sample` of them (0: all).
     Mutants in AMD-only code need an AMD GPU; with `amd`, only these and those equivalent on NVIDIA GPUs are tried.
 
-    `upstream`: judge as upstream's test does. `most` is the number of cases with the same launches that try a mutant
-    (0: all). No case starts after `seconds`. `passed_over` are digests of mutants of the sample that are not tried.
+    `upstream`: judge as upstream's test does. `most` is the number of cases with the same launches that a mutant is
+    tried on (0: all). No case starts after `seconds`. `passed_over` are digests of mutants in the sample to leave out.
     """
 
     parts: tuple[SuitePart, ...]
@@ -135,7 +135,7 @@ class MutationPlan:
 
     @property
     def on_amd(self) -> bool:
-        """Whether some part is on an AMD GPU."""
+        """Whether at least one part is on an AMD GPU."""
         return any(is_amd(arch_of(part.target)) for part in self.parts)
 
     def key(self, session: Session) -> str:
@@ -186,11 +186,11 @@ def parts_of(pairs: Iterable[tuple[Entry, Target, Checks]], folder: Path, sessio
 
 @dataclass(frozen=True)
 class Verdicts:
-    """The verdicts of a file that are valid for a plan.
+    """The verdicts in a file that are valid for a plan.
 
     A kill is valid for every plan with the same case and judgement, a survival only for a plan with the same cases. By
-    part and case, `killers` has the hashes of kills by a check, `others` of other kills, `weaker` of kills by a check
-    with fewer checks of correct outputs.
+    part and case, `killers` has the hashes of kills by a check, `others` those of other kills, and `weaker` those of
+    kills by a check with fewer checks of correct outputs.
     """
 
     path: Path

@@ -1,6 +1,6 @@
 """A worker process: it sets a case up once, then runs each mutant in a child of one runner.
 
-A run with the same output and launches as the baseline run needs no judgement; the others share the case's models.
+A run with the same output and launches as the baseline run needs no judgement; other runs share the case's models.
 """
 
 import time
@@ -38,7 +38,7 @@ SLOWER = 20.0
 
 
 class HangError(LostError):
-    """A run exceeded its time; a second run shows whether it hangs, or the machine is busy."""
+    """A run exceeded its time limit; a second run shows whether it hangs or the machine is busy."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class BaselineRun:
 
 @dataclass(frozen=True)
 class Trial:
-    """A mutant in a case: the kind of kill (`by`, empty if it survives), and the reason.
+    """A mutant tried on a case: the kind of kill (`by`, empty if it survives), and the reason.
 
     With MISSING, `said` is the missing symbol. `changed` is whether the launches differ.
     """
@@ -157,7 +157,7 @@ class PreparedCase:
         return "checker" if checker else by, found.reason.partition("\n")[0]
 
     def trial(self, mutant: int) -> Trial:
-        """Try a mutant in this case, with each order of warps that its suite requests."""
+        """Try a mutant on this case, with each order of warps that its suite requests."""
         seconds, first, changed = 0.0, self.output, False
         for schedule in range(len(self.runners)):
             child = self.child(mutant, schedule)
@@ -221,7 +221,7 @@ class Worker:
         return made
 
     def trial(self, number: int, case: Case, mutant: int) -> Trial:
-        """Try a mutant in a case; a hang is a kill, and after any other error the trial is lost.
+        """Try a mutant on a case; a hang is a kill, and after any other error the trial is lost.
 
         A single timeout is not a verdict, because the machine may be busy. The mutant hangs if the case finishes
         without it, and a second run with it also times out. After an error the next run gets a new runner.
@@ -237,7 +237,7 @@ class Worker:
             try:
                 made.limit = max(made.limit, SLOWER * made.child().seconds)  # at the present load of the machine
             except HangError as error:
-                raise LostError(f"the case itself: {error}; the machine is busy") from error
+                raise LostError(f"hangs without the mutant too: {error}; the machine is probably busy") from error
             return made.trial(mutant)
         except HangError as error:
             return Trial(mutant, "stopped", str(error), 0.0)
@@ -245,7 +245,7 @@ class Worker:
             return Trial(mutant, LOST, words_of(error), 0.0)
 
     def trials(self, number: int, case: Case, mutants: Sequence[int]) -> list[Trial]:
-        """Try several mutants in a case."""
+        """Try several mutants on a case."""
         return [self.trial(number, case, mutant) for mutant in mutants]
 
     def baseline(self, number: int, case: Case) -> BaselineRun:
@@ -269,7 +269,7 @@ class Worker:
 
 
 Task = partial[Any]
-"""A task for a worker: one of its functions, with the other arguments by name."""
+"""A task for a worker: one of its methods, with all arguments except `self` bound by name."""
 
 
 def session_of(part: BuiltPart, simulation: Simulation) -> Session:
@@ -296,7 +296,7 @@ def lost_run(number: int, case: Case, said: str) -> BaselineRun:
 
 @contextmanager
 def working(parts: Sequence[BuiltPart], tell: Tell) -> Iterator[Callable[[Task], Any]]:
-    """A worker process's function: it calls a task with the process's worker."""
+    """Yield the function that runs a task with this process's worker."""
     with scratch() as folder, ExitStack() as stack:
         worker = Worker(parts, folder, stack)
         yield lambda task: task(worker)

@@ -34,7 +34,7 @@ from fattn_probe.verdict.judge.known import by_defect
 from fattn_probe.verdict.measure.verdict import FEW_BITS
 
 MOST_TILES = 64
-"""The number of tiles per launch for which the parts are counted."""
+"""The largest number of tiles per launch for which the parts are counted."""
 
 
 def features(judged: Judged, tree: Tree | None) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """The flow of `fattn-probe fuzz`: choose cases for the GPUs of an architecture, compile, judge, until the time is up.
 
 A kernel takes as long to compile as dozens of cases take to run. A lane therefore accepts a case with a new kernel only
-while compiling, at the costs below, has used less than its share of the time; it leaves out all others that need new
-kernels. The choice depends on the seed, the source and the devices, but not on the cache or the speed of the machine.
+while compiling, at the costs below, has used less than its share of the time; it leaves out all other cases that need a
+new one. The choice depends on the seed, the source and the devices, but not on the cache or the speed of the machine.
 """
 
 import functools
@@ -35,7 +35,7 @@ from fattn_probe.verdict.judge.checks import Checks
 KERNEL_SECONDS, CASE_SECONDS = 8.0, 0.25
 """CPU seconds to compile an mma or vec kernel, and to run and judge a case."""
 TILE_SECONDS = 0.45
-"""Seconds to compile a tile kernel, for each element of V's head size: one file has its instances for all ncols."""
+"""Seconds to compile a tile kernel, per element of V's head size: one file has its instances for all ncols."""
 FIRST_SECONDS = 80.0
 """The initial allowance of a lane for compiling kernels, in seconds."""
 UNSUPPORTED_EVERY = 20
@@ -43,12 +43,12 @@ UNSUPPORTED_EVERY = 20
 PLANNED_A_CORE = 45
 """Cases per core that are planned at once: they share processes for their dry runs."""
 FIRST_BATCH, MOST_BATCH = 60, 1000
-"""Cases of a target between two builds: few at first, then twice as many each time."""
+"""The number of a target's cases between two builds: few at first, then twice as many each time."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A random case for a target: its number in the sequence of its seed, its settings, and the kernels it needs.
+    """A random case for a target: its number in its seed's sequence, its settings, and the kernels it needs.
 
     `kernels` is None if the dry run failed: the real run shows why.
     """
@@ -73,8 +73,8 @@ LaneBatch = tuple[tuple[Drawn, ...], Mapping[str, Build]]
 class Lane:
     """The sequence of cases for the `targets` that share a build, out of `all_targets` of the run.
 
-    Case number i is for target i modulo the number of targets. `share` is the time share of compiling new kernels,
-    `due` the total number of cases, None for no limit.
+    Case number i is for target i modulo the number of targets. `share` is the share of time for compiling new
+    kernels, `due` the total number of cases, None for no limit.
     """
 
     session: Session
@@ -101,7 +101,7 @@ class Lane:
 
     @property
     def next_size(self) -> int:
-        """The number of cases of the next batch; 0 after the last one."""
+        """The number of cases in the next batch; 0 after the last one."""
         size = min(FIRST_BATCH * len(self.targets) + self.accepted, MOST_BATCH * len(self.targets))
         return size if self.due is None else min(size, self.due - self.accepted)
 

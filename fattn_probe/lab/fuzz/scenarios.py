@@ -13,12 +13,12 @@ Settings = dict[str, Any]
 Item = TypeVar("Item")
 
 ORDINARY_FLOP = 16e6
-"""Operations of an ordinary case: 0.04 s of a simulated tile or vec kernel."""
+"""The most operations in an ordinary case: about 0.04 s for a simulated tile or vec kernel."""
 LONG_FLOP = 48e6
-"""Operations of a case with many KV rows or queries."""
+"""The most operations in a case with many KV rows or queries."""
 LONG_SHARE = 0.15
 MOST_ELEMENTS = 4 << 20
-"""Limit for the elements of K or V, which take time to generate and convert."""
+"""The most elements in K or V, which take time to generate and convert."""
 
 HEAD_SIZES: dict[tuple[int, int], float] = {
     (64, 64): 5,
@@ -50,7 +50,7 @@ FEW_QUERIES = {1: 5, 2: 3, 3: 2, 4: 2, 5: 1, 6: 1, 7: 1.5, 8: 2, 9: 1}
 QUERIES = FEW_QUERIES | {11: 1, 15: 1, 16: 1.5, 17: 1.5, 25: 1, 31: 0.5, 32: 1, 33: 1, 40: 1, 63: 0.5, 64: 1, 65: 1}
 MANY_QUERIES = {100: 1, 128: 1, 200: 1, 257: 1, 512: 0.5, 1024: 1, 1030: 1}
 STRIDE = 256
-"""FATTN_KQ_STRIDE: kernels with the GQA optimisation, and vec kernels, need a multiple of it."""
+"""FATTN_KQ_STRIDE: kernels with the GQA optimisation, and vec kernels, need n_kv to be a multiple of it."""
 
 
 def choose(rng: Random, weights: dict[Item, float] | dict[Item, int]) -> Item:
@@ -59,7 +59,7 @@ def choose(rng: Random, weights: dict[Item, float] | dict[Item, int]) -> Item:
 
 
 def draw_shape(rng: Random) -> Settings:
-    """The sizes and types of an op that stays below the limits of operations and elements."""
+    """The sizes and types of an op that stays below the limits on operations and elements."""
     while True:
         hsk, hsv = choose(rng, HEAD_SIZES)
         heads = choose(rng, {1: 4, 2: 3, 3: 1, 4: 1, 5: 0.5})
@@ -77,14 +77,14 @@ def draw_shape(rng: Random) -> Settings:
 
 
 def flop(shape: Settings) -> float:
-    """The operations of a shape."""
+    """The number of operations for a shape."""
     hsv = shape.get("hsv", shape["hsk"])
     rows = shape["n_head"] * shape["n_q"] * shape["n_kv"] * shape.get("n_seq", 1)
     return float(2 * rows * (shape["hsk"] + hsv))
 
 
 def elements(shape: Settings) -> int:
-    """The elements of K."""
+    """The number of elements in K."""
     found: int = shape["hsk"] * shape["n_kv"] * shape.get("n_head_kv", shape["n_head"]) * shape.get("n_seq", 1)
     return found
 
@@ -104,9 +104,9 @@ FLOATS = frozenset({"f16", "bf16", "f32"})
 
 
 REGION_SHARE = 0.3
-"""The share of scenarios in a region that has had bugs."""
+"""The share of scenarios drawn from a region that has had bugs."""
 MOST_FLOP = 100e6
-"""Operations of any case: 0.25 s of a simulated tile or vec kernel."""
+"""The most operations in any case: about 0.25 s for a simulated tile or vec kernel."""
 SOFTCAP = frozenset({128, 256, 512})
 """Head sizes whose kernels are compiled with a softcap."""
 
@@ -121,19 +121,19 @@ def draw(seed: int, number: int) -> Settings:
 
 
 def checked(settings: Settings) -> Scenario | None:
-    """The scenario of some settings; None if ggml or the op would refuse it."""
+    """The scenario with these settings; None if ggml or the op would refuse it."""
     return check({"version": 1, "about": "a random case"} | settings)[0]
 
 
 def case_of(settings: Settings, name: str) -> Case:
-    """The case of legal settings."""
+    """The case for valid settings."""
     scenario = checked(settings)
     assert scenario is not None, settings
     return resolve(scenario, name, name)
 
 
 def simplest(settings: Settings) -> Settings:
-    """The same scenario without the settings that equal their defaults."""
+    """The settings without those that have their default values."""
     own = {"hsv": settings["hsk"], "n_head_kv": settings["n_head"], "type_V": settings.get("type_K", "f16")}
     defaults = own | {"n_seq": 1, "type_K": "f16", "layout": {}, "data": {}, "seed": 0}
     return {key: value for key, value in settings.items() if key not in defaults or value != defaults[key]}
@@ -191,7 +191,7 @@ def _draw_params(rng: Random, settings: Settings) -> None:
 
 
 def draw_mask(rng: Random, settings: Settings) -> Settings:
-    """A mask; sets `max_bias` and `n_kv_max` of the settings if it needs them."""
+    """A mask; sets `max_bias` and `n_kv_max` in the settings if it needs them."""
     n_q, n_kv = settings["n_q"], settings["n_kv"]
     sequences = min(n_q, n_kv, rng.randint(2, 5))
     masks: dict[str, float] = {
@@ -300,7 +300,7 @@ def unpadded_far_below_zero(rng: Random, settings: Settings) -> None:
 
 
 def products_near_the_f16_limit(rng: Random, settings: Settings) -> None:
-    """Products of Q and K between the largest f16 and four times it: they only fit in float32."""
+    """Products of Q and K between the largest f16 and four times that: they fit only in float32."""
     factor = F16_MAX * rng.uniform(0.2, 4)
     width = round((factor / settings["hsk"]) ** 0.5, 2)
     kind = rng.choice(["uniform", "normal"])

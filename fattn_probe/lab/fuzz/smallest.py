@@ -187,7 +187,7 @@ def _leaves(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:  # no
 
 
 def _changed(settings: Settings, place: Place, value: object) -> Settings:
-    """A copy with a different value at a place, or without the place if the value is None."""
+    """A copy with a different value at `place`, or without that key if the value is None."""
     found = copy.deepcopy(settings)
     inner = found
     for key in place[:-1]:
@@ -205,7 +205,7 @@ def _drop(settings: Settings, *keys: str) -> Settings:
 
 @dataclass(frozen=True)
 class FuzzFailure:
-    """A failing scenario, as drawn or smaller, with its result, the job that judged it, and its file if it has one.
+    """A failing scenario, as drawn or shrunk, with its result, the job that judged it, and its file if it has one.
 
     Shrinking uses only the kernels of the job's build.
     """
@@ -250,7 +250,7 @@ def shrunk(failures: Sequence[FuzzFailure], workers: int, seconds: float) -> Ite
 
 @contextmanager
 def shrinking(tell: Tell, ends: float) -> Iterator[Callable[[FuzzFailure], FuzzFailure]]:
-    """A worker's function."""
+    """Yield the function that shrinks one failure in a worker."""
     yield functools.partial(smallest, ends=ends)
 
 

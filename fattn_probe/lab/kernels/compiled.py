@@ -64,7 +64,7 @@ def place_of(view: TensorView | None, roots: list[str]) -> tuple[int, ...]:
 class CompiledContender:
     """A function in a file that launches an attention kernel, as described in `attention.h`.
 
-    `keys` is the number of KV rows of a step, for the error model; 0 if the arithmetic is not known.
+    `keys` is the number of KV rows per step, for the error model; 0 if the arithmetic is not known.
     """
 
     name: str
@@ -120,7 +120,7 @@ class CompiledContender:
         shape = question.op.sizes.dst
         end = 8 + 4 * int(np.prod(shape))
         if len(data) < end or (len(data) - end) % 8:
-            raise InputError(f"{answered}: the kernel's output has {len(data)} bytes, {end} were expected")
+            raise InputError(f"{answered}: the kernel's output has {len(data)} bytes instead of {end}")
         dst = np.frombuffer(data[8:end], np.float32).reshape(shape)
         return Output(dst, run.launches, tuple(np.frombuffer(data[end:], np.float64).tolist()))
 

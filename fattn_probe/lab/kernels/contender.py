@@ -18,7 +18,7 @@ from fattn_probe.machine.run.simulator import Simulation
 from fattn_probe.verdict.truth.error_model.kernel import Kernel
 
 Timing = tuple[int, int]
-"""The number of warm-up runs and timed runs of a kernel on a GPU."""
+"""The numbers of warm-up runs and timed runs of a kernel on a GPU."""
 UNTIMED: Timing = (0, 0)
 
 
@@ -32,7 +32,7 @@ class How:
     timeout: float = 600.0
 
     def timing_on(self, target: Target) -> Timing:
-        """The numbers of runs on a target; a single run on a simulated GPU, because time is not simulated."""
+        """The warm-up and timed runs on a target; a single run on a simulated GPU, because time is not simulated."""
         return self.timing if target.engine == "cuda" else UNTIMED
 
 

@@ -20,7 +20,7 @@ class Arrays:
     """An op as arrays in f16: q (n_seq, n_head, n_q, hsk), k and v (n_seq, n_head_kv, n_kv, hsk or hsv).
 
     With `causal`, query i sees the KV rows up to i + n_kv - n_q. `mask` is (n_q, n_kv); None if the op has no mask, or
-    if the mask equals `causal`.
+    if the mask hides the same elements as `causal`.
     """
 
     q: Halves
@@ -57,11 +57,11 @@ def sizes_of(asked: Arrays) -> Sizes:
     """The sizes of an op; InputError if its arrays do not fit together, or if one is not f16."""
     q, k, v, mask = asked.q, asked.k, asked.v, asked.mask
     arrays = {"q": q, "k": k, "v": v} | ({} if mask is None else {"mask": mask})
-    other = [f"{name} is {array.dtype}, f16 is needed" for name, array in arrays.items() if array.dtype != np.float16]
+    other = [f"{name} is {array.dtype}, but must be f16" for name, array in arrays.items() if array.dtype != np.float16]
     if other:
         raise InputError("\n".join(other))
     if mask is not None and mask.shape != (q.shape[-2], k.shape[-2]):
-        raise InputError(f"the mask is {mask.shape}, (n_q, n_kv) = {(q.shape[-2], k.shape[-2])} is needed")
+        raise InputError(f"the mask is {mask.shape}, but must be (n_q, n_kv) = {(q.shape[-2], k.shape[-2])}")
     return check_shapes(q, k, v, None, None)
 
 
@@ -86,7 +86,7 @@ def seconds_of(torch: ModuleType, compute: Callable[[], object], timing: Timing,
     if device == CPU or not repeats:
         return ()
     with torch.cuda.device(device):
-        compute()  # objects made at the first call, such as cuBLAS's handle, must exist before a graph is recorded
+        compute()  # objects created at the first call, such as cuBLAS's handle, must exist before a graph is recorded
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):

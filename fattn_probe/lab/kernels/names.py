@@ -98,11 +98,11 @@ LLAMA = "llama"
 
 KNOWN = (
     (LLAMA, "llama.cpp's own kernels, as everywhere else", "sim, gpu, cpu"),
-    ("naive", "a thread for each query row; K and V from global memory; f32", "sim (AMD too), gpu"),
+    ("naive", "one thread per query row; K and V from global memory; f32", "sim (AMD too), gpu"),
     ("tiled", "K and V in tiles of shared memory, online softmax; f32", "sim (AMD too), gpu"),
     ("triton", "FlashAttention-2 in Triton; extra `triton`", "gpu, else Triton's interpreter"),
     ("tilelang", "FlashAttention-2 in TileLang, on fragments; extra `tilelang`", "sim and gpu, Ampere and newer"),
-    ("tilelang:jit", "the same with TileLang's own runtime, for this machine's GPU", "gpu, Ampere and newer"),
+    ("tilelang:jit", "the same kernel with TileLang's own runtime, for this machine's GPU", "gpu, Ampere and newer"),
     ("torch", "PyTorch's backends, or one of them: torch:flash; extra `torch`", "gpu, else cpu"),
 )
 """The contenders that come with fattn-probe: a name, a description, and where it runs."""

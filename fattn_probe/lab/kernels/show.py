@@ -61,7 +61,7 @@ class ContenderRow:
     def point(self) -> Point:
         """The median of the timed runs on the roofline.
 
-        Operations: both matrix products, masked or not, as in test-backend-ops. Bytes: operands and output, once.
+        Operations: both matrix products without regard to the mask, as in test-backend-ops. Bytes: all tensors, once.
         """
         op = self.case.op
         operands = sum(math.prod(view.ne[1:]) * row_size(view.type, view.ne[0]) for view in op.operands.values())
@@ -70,9 +70,9 @@ class ContenderRow:
 
     @property
     def share(self) -> float | None:
-        """The share of the speed that its GPU's tensor cores and memory allow, even for a kernel without tensor cores.
+        """The speed as a fraction of the roofline for tensor cores and memory, even without tensor-core instructions.
 
-        None if the GPU's figures are unknown, or without timed runs.
+        None if the GPU's figures are unknown or there are no timed runs.
         """
         roof = None if self.device is None else roof_of(self.device, tensor=True)
         return None if roof is None else self.point.share(roof)
@@ -142,7 +142,7 @@ class Contest:
         )
 
     def outcome(self, question: Question, contender: Contender, target: Target) -> Outcome:
-        """The output of a contender; all contenders get the same question, which cannot contain a huge op."""
+        """The output of a contender; all contenders get the same question, which cannot hold a huge op."""
         if is_huge(question.case):
             return Unsupported("the op is too large to be computed in full")
         try:

@@ -64,7 +64,7 @@ def run_lowered(
         for name, array in inputs.items():
             np.ascontiguousarray(array).tofile(folder / name)
         words = (str(folder), *map(str, how.timing_on(target)))
-        # This raises an error if the program did not run to its end.
+        # This raises an error if the program did not run to completion.
         run = execute(made, target, ProgramSettings(words, how.timeout, keeps_output=True), how.simulation)
         if run.finding is not None:
             raise ComparisonError(describe_finding(run.finding))
@@ -172,7 +172,7 @@ def includes() -> tuple[Path, ...]:
 def attend(asked: Arrays, target: Target, how: How) -> Attended:
     """The kernel's output and log-sum-exp, in f32; the same CUDA runs on simulated GPUs and, with nvcc, on real ones.
 
-    InputError for a GPU before Ampere, or if `lower` raises it; ComparisonError for a finding of the simulator.
+    InputError for a GPU older than Ampere, or if `lower` raises it; ComparisonError for a finding from the simulator.
     """
     sizes, tiling = fitted(asked, target)
     lowered = lower(sizes, asked.scale, tiling, causal=asked.causal, masked=asked.mask is not None)
@@ -186,7 +186,7 @@ def attend(asked: Arrays, target: Target, how: How) -> Attended:
 def fitted(asked: Arrays, target: Target) -> tuple[Sizes, TileLangTiling]:
     """The sizes of an op and its tiling on a GPU.
 
-    InputError if the GPU is not an NVIDIA GPU from Ampere on, or if `sizes_of` or `tiling_for` raises it.
+    InputError if the GPU is not an NVIDIA GPU, Ampere or newer, or if `sizes_of` or `tiling_for` raises it.
     """
     sizes, device = sizes_of(asked), None if target.engine == "cpu" else device_of(target)
     if device is None or device.gfx or int(device.arch) < ARCH:
@@ -197,11 +197,11 @@ def fitted(asked: Arrays, target: Target) -> tuple[Sizes, TileLangTiling]:
 def attend_by_runtime(asked: Arrays, target: Target, how: How) -> Attended:
     """The kernel's output and log-sum-exp, in f32, on a real GPU.
 
-    InputError if the target is not a real GPU from Ampere on, if `kernel_for` raises it, or if TileLang fails.
+    InputError if the target is not a real GPU, Ampere or newer, if `kernel_for` raises it, or if TileLang fails.
     """
     sizes, tiling = fitted(asked, target)
     if target.engine != "cuda":
-        raise InputError(f"{target}: TileLang's own runtime needs a real GPU; --kernel tilelang runs here")
+        raise InputError(f"{target}: TileLang's own runtime needs a real GPU; use --kernel tilelang instead")
     torch, tilelang = load("torch", EXTRA), load("tilelang", EXTRA)
     on = device_for(torch, target)
     with torch.cuda.device(on):

@@ -60,7 +60,7 @@ def attend(backend: str, asked: Arrays, target: Target, how: How) -> Attended:
         raise InputError(f"torch has no backend {backend!r}; allowed: {', '.join(BACKENDS)}")
     torch = load("torch", EXTRA)
     device = device_for(torch, target)
-    # PyTorch's own `is_causal` counts from the first KV row
+    # PyTorch's own `is_causal` aligns the mask with the first KV row
     whole = asked.causal and mask is None and sizes.n_q == sizes.n_kv
     added = None if whole else visible(mask, sizes.n_q, sizes.n_kv, causal=asked.causal)
     on_q, on_k, on_v = (torch.tensor(array, device=device) for array in (asked.q, asked.k, asked.v))
@@ -122,7 +122,7 @@ def attend_in_triton(asked: Arrays, target: Target, how: How) -> Attended:
     if interpreted and not kernel.is_interpreted():
         raise InputError(f"Triton compiles for this computer's GPU; with {INTERPRET}=1 it interprets instead")
     if kernel.is_interpreted() and not interpreted:
-        raise InputError(f"Triton interprets, since {INTERPRET} is set: without it, it compiles for the GPU")
+        raise InputError(f"Triton interprets because {INTERPRET} is set; unset it to compile for the GPU")
     triton = load("triton", TRITON)
     arrays = (asked.q, asked.k, asked.v, asked.q if mask is None else mask)
     on = [torch.tensor(array, device=device) for array in arrays]

@@ -16,7 +16,7 @@ def steps(
     HSK: tl.constexpr, HSV: tl.constexpr, PADDED_HSK: tl.constexpr, PADDED_HSV: tl.constexpr, COLUMNS: tl.constexpr,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, EDGE: tl.constexpr,
 ):  # fmt: skip
-    """Online softmax over the KV rows [start, stop); only at an EDGE, `causal` hides some rows or some do not exist."""
+    """Online softmax over the KV rows [start, stop); only at an EDGE can rows be hidden by `causal` or be missing."""
     k_part, v_part = tl.arange(0, PADDED_HSK), tl.arange(0, PADDED_HSV)
     for first in range(start, stop, COLUMNS):
         columns = first + tl.arange(0, COLUMNS)

@@ -1,1 +1,1 @@
-"""Counts of a kernel's operations, by Nsight Compute on a GPU, or by the simulator."""
+"""Counts of a kernel's operations, from Nsight Compute on a GPU or from the simulator."""

@@ -31,7 +31,7 @@ from fattn_probe.machine.run.simulator import Simulation
 def formula_traffic(op: Op, launches: Iterable[LaunchRecord]) -> tuple[Traffic, ...]:
     """Bytes by tensor of an attention kernel that follows FlashAttention-2; none without such a kernel.
 
-    A tile has `ncols1` queries (B_r) of `ncols2` heads, which read one K, V and mask. dst is written once.
+    A tile has `ncols1` queries (B_r) of `ncols2` heads, which share K, V and the mask. dst is written once.
     """
     columns = next(filter(None, (columns_of_tile(launch.spelling) for launch in launches)), None)
     if columns is None:
@@ -59,7 +59,7 @@ def check_targets(targets: Sequence[Target]) -> None:
         raise InputError("profile --on cpu: ggml's CPU backend has no kernels to count")
     if amd := [target for target in targets if target.device is not None and target.device.gfx]:
         raise InputError(
-            f"profile --on {amd[0]}: sectors, bank conflicts and occupancy are counted by NVIDIA's rules only"
+            f"profile --on {amd[0]}: sectors, bank conflicts and occupancy are counted only by NVIDIA's rules"
         )
     if any(target.engine == "cuda" for target in targets):
         find_ncu()
@@ -95,7 +95,7 @@ def profile_case(simulated: Session, measured: Session, case: Case, targets: Seq
 
 
 def reason(outcome: RunOutcome, name: str) -> str:
-    """The reason why an unsupported op has no counts; raises the error of any other outcome."""
+    """The reason why an unsupported op has no counts; raises the matching error for any other outcome."""
     said = describe(outcome)
     match outcome:
         case Unsupported():
@@ -106,7 +106,7 @@ def reason(outcome: RunOutcome, name: str) -> str:
 
 
 def under_ncu(session: Session, case_file: Path, target: Target) -> tuple[Counts, ...]:
-    """The counts of ncu for one run of the runner."""
+    """ncu's counts for one run of the runner."""
     types, names = session.kernel_words
     build = session.build_for(target)
     with scratch() as folder:

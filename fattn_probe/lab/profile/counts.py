@@ -17,7 +17,7 @@ from fattn_probe.llama.launch.name import parse_kernel_name
 from fattn_probe.llama.launch.record import LaunchRecord, Names, Types
 
 SECTOR = 32
-"""Bytes of a sector, the unit of requests to L1 and L2."""
+"""Bytes per sector, the unit of requests to L1 and L2."""
 
 
 ROWS = tuple(row for row in csv.DictReader(Path(__file__).with_suffix(".csv").read_text("utf-8").splitlines()))
@@ -49,12 +49,12 @@ class Counts:
 
     @property
     def sectors_of_a_load(self) -> float | None:
-        """Sectors of a global load request: 4 if 32 lanes load 4 adjacent bytes each."""
+        """Sectors per global load request: 4 if 32 lanes load 4 adjacent bytes each."""
         return quotient(self.values.get("load_sectors"), self.values.get("load_requests"))
 
     @property
     def sectors_of_a_store(self) -> float | None:
-        """Sectors of a global store request."""
+        """Sectors per global store request."""
         return quotient(self.values.get("store_sectors"), self.values.get("store_requests"))
 
     @property
@@ -65,7 +65,7 @@ class Counts:
 
     @property
     def dram_bytes(self) -> int | None:
-        """Bytes from and to DRAM, if they were measured."""
+        """Bytes read from and written to DRAM, if they were measured."""
         found = [self.values.get("dram_read_bytes"), self.values.get("dram_write_bytes")]
         return None if None in found else sum(filter(None, found))
 
@@ -121,7 +121,7 @@ ACCESSES = ("load", "ldmatrix", "store")
 
 
 def read_counts(path: Path, launches: Sequence[LaunchRecord]) -> tuple[Counts, ...]:
-    """The counts of launches in a file of the simulator; a later line of one launch replaces the earlier one.
+    """The counts of launches in a file from the simulator; a later line for a launch replaces an earlier one.
 
     Later lines are from the same case in a new process, after a missing kernel was compiled.
     """
@@ -187,7 +187,7 @@ DIM = re.compile(r"\d+")
 
 
 def options() -> tuple[str, ...]:
-    """The options of ncu: one regular expression, with which ncu omits metrics that a GPU lacks instead of failing."""
+    """The options for ncu: one regular expression, with which ncu omits metrics that a GPU lacks instead of failing."""
     names = "|".join(re.escape(metric) for metric in ASKED)
     metrics = f"regex:^({names})$"
     return ("--csv", "--print-units", "base", "--target-processes", "all", "--metrics", metrics)

@@ -54,11 +54,11 @@ class Point:
         return self.flops / self.seconds if self.seconds else None
 
     def share(self, roof: Roof) -> float | None:
-        """The share of the highest speed that the roofline allows; None if its speed was not measured."""
+        """The fraction of the roofline that the kernel reaches; None if its speed was not measured."""
         return None if self.achieved is None else self.achieved / roof.attainable(self.intensity)
 
     def least_seconds(self, roof: Roof) -> float:
-        """The time that the roofline allows."""
+        """The shortest time that the roofline allows."""
         return max(self.flops / roof.flops, self.bytes / roof.bandwidth)
 
 
@@ -99,7 +99,7 @@ class Occupancy:
 
     @property
     def share(self) -> float:
-        """The share of an SM's warps in use."""
+        """The share of an SM's warp slots in use."""
         return self.blocks * self.warps / self.most_warps
 
     @property

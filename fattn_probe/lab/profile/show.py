@@ -224,7 +224,7 @@ def figure(value: int | None) -> str:
 
 
 def traffic_table(profile: Profile, counts: Counts) -> Table:
-    """Bytes by tensor, in whole sectors, next to those of FlashAttention-2's formula."""
+    """Bytes by tensor, in whole sectors, next to those from FlashAttention-2's formula."""
     formula = {traffic.tensor: traffic for traffic in profile.formula} if point_of(profile, counts) else {}
     columns = (f"{profile.on}: tensor", "bytes read", "written", "by formula", "times")
     shown, lines = len(columns) if formula else len(columns) - 2, []
@@ -252,7 +252,7 @@ def words(profile: Profile, counts: Counts, gpus: Gpus) -> Iterator[Text]:
     executed = counts.values.get("tensor_flops")
     if profile.flops and executed and point_of(profile, counts):
         yield Text(
-            f"tensor cores: {executed:.3g} flops for {profile.flops:.3g} of the op ({times(executed / profile.flops)}x)"
+            f"tensor cores: {executed:.3g} flops for {profile.flops:.3g} in the op ({times(executed / profile.flops)}x)"
         )
     roof, point = roof_for(counts, device), point_of(profile, counts)
     if roof is not None and point is not None:

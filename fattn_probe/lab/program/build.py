@@ -74,7 +74,7 @@ class Program:
         return any(Path(os.path.normpath(place / name)) in self.texts for place in (includer.parent, *self.folders))
 
     def folder_of(self, path: Path) -> Path | None:
-        """The `-I` folder that a file comes from; None for the program's file and those beside it."""
+        """The `-I` folder that a file comes from; None for the program's file and those in its folder."""
         beside = path.is_relative_to(self.path.resolve().parent)
         return None if beside else next((folder for folder in self.folders if path.is_relative_to(folder)), None)
 
@@ -106,7 +106,7 @@ class Program:
 
 
 def check_supported(program: Program) -> None:
-    """InputError that names each place where the program uses an unsupported feature."""
+    """InputError that names each location where the program uses an unsupported feature."""
     found = [
         f"{path}:{line}: {what}"
         for path, text in program.texts.items()
@@ -165,7 +165,7 @@ PLACE = re.compile(r"^(?P<file>/.*?):(?P<line>\d+):\d+: ", re.MULTILINE)
 class Executable:
     """A compiled program, and the PTX in it that the simulator lacks, as `file:line: instruction`.
 
-    `kernels` are the places of the kernels' first statements, `file:line`. `source` is the program's path, as given.
+    `kernels` are the locations of the kernels' first statements, `file:line`. `source` is the program's path, as given.
     """
 
     path: Path
@@ -204,7 +204,7 @@ class Maker:
         return is_amd(self.arch)
 
     def make(self, program: Program, report: Report = silent) -> Executable:
-        """The compiled program, compiled again if it has changed. BuildError with the compiler's errors."""
+        """The compiled program, recompiled if it has changed. BuildError with the compiler's errors."""
         target = f"bin/{program.path.stem}-{program.digest}"
         rewritten = {} if self.cuda else self.rewritten(program)
         with lock_beside(self.folder):
@@ -318,7 +318,7 @@ def maker(target: Target, flavour: Flavour) -> Maker:
 
 
 def written(text: str, name: str, suffix: str) -> Path:
-    """The file of a generated program; identical texts share one file and are compiled once."""
+    """The file of a generated program; identical programs share one file and are compiled once."""
     file = f"{name}-{short(text, 12)}{suffix}"
 
     def write(folder: Path) -> None:

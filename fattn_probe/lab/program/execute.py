@@ -40,7 +40,7 @@ class ProgramRun:
     """How a program ended: `code` as in `subprocess`, `seconds` on this machine's clock.
 
     `host_time`: the program asked CUDA for an elapsed time, and received the host's time. `stdout` and `stderr` are
-    empty unless they were kept. `refused` are the launches that the simulator refused, as findings, one for each place.
+    empty unless they were kept. `refused` are the launches that the simulator refused, as findings, one per call site.
     """
 
     on: str
@@ -55,7 +55,7 @@ class ProgramRun:
 
 
 def execute(executable: Executable, target: Target, settings: ProgramSettings, simulation: Simulation) -> ProgramRun:
-    """Run a program to its end; TimedOutError with its last launch if it takes too long."""
+    """Run a program to completion; TimedOutError with its last launch if it takes too long."""
     with scratch() as folder:
         launches, findings = folder / "launches", folder / "findings"
         env = environment(executable, target, simulation)
@@ -89,7 +89,7 @@ def text_of(records: Path) -> str:
 
 
 def timed_out(executable: Executable, settings: ProgramSettings, records: str, said: str) -> TimedOutError:
-    """The error of a program that took too long: its file, its last launch, and its output if that was kept."""
+    """The error for a program that took too long: its file, its last launch, and its output if that was kept."""
     launches = launches_of(records)
     place = "before its first launch"
     if launches:
@@ -100,7 +100,7 @@ def timed_out(executable: Executable, settings: ProgramSettings, records: str, s
 
 
 def refusals_of(records: str) -> tuple[Finding, ...]:
-    """The refused launches, one for each place, with the frames out to main()."""
+    """The refused launches, one per call site, with the frames out to main()."""
     lines = dict.fromkeys(line for line in records.splitlines() if line.startswith(REFUSED))
     return tuple(within_kernel(symbolised(parse_finding(json.loads(line)["refused"]))) for line in lines)
 
@@ -115,7 +115,7 @@ def environment(executable: Executable, target: Target, simulation: Simulation) 
 
 
 def launches_of(text: str) -> tuple[LaunchRecord, ...]:
-    """The launches in a program's records; the later of two records of a launch is more complete."""
+    """The launches in a program's records; if a launch has two records, the later one is more complete."""
     return tuple({launch.order: launch for launch in parse_launches(text)}.values())
 
 
@@ -128,7 +128,7 @@ def finding_of(done: Completed, findings: Path) -> Finding | None:
 
 
 def within_kernel(found: Finding) -> Finding:
-    """The finding with only the frames from its place out to the kernel, or to main()."""
+    """The finding with only the frames from its location out to the kernel, or to main()."""
     kernel = short_kernel(found.kernel).partition("<")[0] if found.kernel else "main"
     functions = [short_function(frame.partition(" at ")[0]).partition("<")[0] for frame in found.frames]
     named = [place for place, function in enumerate(functions) if function in (kernel, "main")]

@@ -1,4 +1,4 @@
-"""Compare a kernel's row, as it runs, with the papers' m, l and rescale factor: each KV step, each stored part, dst."""
+"""Compare one row of a running kernel with the papers' m, l and rescale factor: each KV step, each stored part, dst."""
 
 # ruff: noqa: E741  (O and l are the papers' names)
 

@@ -147,7 +147,7 @@ def agreement(subject: Subject, results: Mapping[Algorithm, StudyResult]) -> dic
 
 
 def difference(found: F64, expected: F64, scale: float, *, relative: bool = False) -> float:
-    """The largest |found - expected| / scale, or / max(scale, |expected|); equal infinities are equal, NaN never is."""
+    """The largest |found - expected| / scale, or / max(scale, |expected|); infinities can be equal, NaN never is."""
     with np.errstate(invalid="ignore"):
         gap = np.where(found == expected, 0.0, np.abs(found - expected))
         size = np.maximum(scale, np.abs(np.where(np.isinf(expected), 0.0, expected))) if relative else scale
@@ -156,7 +156,7 @@ def difference(found: F64, expected: F64, scale: float, *, relative: bool = Fals
 
 
 def reference(subject: Subject) -> F64:
-    """The head's exact output by `fattn_probe.verdict.truth.reference`, (n_q, hsv)."""
+    """The head's exact output from `fattn_probe.verdict.truth.reference`, (n_q, hsv)."""
     op, s, h = subject.op, subject.sequence, subject.head
     kv = slice(h // op.shape.group, h // op.shape.group + 1)
     head, rule = op.head(s, h), op.head(s, h).rule
@@ -204,7 +204,7 @@ class Backward:
 
     @property
     def equal(self) -> bool:
-        """Whether the gradients equal those of the standard backward pass to 1e-12."""
+        """Whether the gradients agree with those of the standard backward pass to 1e-12."""
         return max(self.differences.values()) <= TOLERANCE
 
 

@@ -25,7 +25,7 @@ SHARES = "·▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True)
 class TilePicture:
-    """The score matrix in tiles, each with its number in the schedule, or a sign where numbers do not fit.
+    """The score matrix in tiles, each with its number in the schedule, or a symbol where numbers do not fit.
 
     With `by_worker`, a tile has the colour of its split.
     """
@@ -61,7 +61,7 @@ class TilePicture:
         else:
             marks += [Words(0, 0, "queries"), Words(label, 0, f"KV rows 0 to {columns[-1][1] - 1}")]
             size = f"{down} x {across} tiles" if down * across > 1 else "one tile"
-            said = f"each sign is {size}: the share of rows whose maximum rose, · none to █ all"
+            said = f"each symbol is {size}: the share of rows whose maximum rose, · none to █ all"
         for (line, column), group in groups.items():
             sign, style = self._look([step for _, step in group], numbered)
             words = f"{group[0][0]}{sign}" if numbered else sign
@@ -76,7 +76,7 @@ class TilePicture:
             yield Text("   ".join(words for words, applies in legend.items() if applies), "dim")
 
     def _look(self, steps: Sequence[StepRow], numbered: bool) -> tuple[str, str]:
-        """The sign and the style of a tile: whether it is hidden, and whether or how often the maximum rose in it."""
+        """The symbol and the style of a tile: whether it is hidden, and whether or how often the maximum rose in it."""
         rose, again = sum(step.rose or 0 for step in steps), sum(step.again or 0 for step in steps)
         visible = any(step.visible for step in steps)
         share = SHARES[count(rose * (len(SHARES) - 1), again)] if again else SHARES[0]
@@ -171,7 +171,7 @@ class SchedulePicture:
             if part == MOST_PARTS - 1 and stop < slots:
                 marks += [Words(label + (stop - first) * cell, line, "…") for line in range(1, len(lanes) + 1)]
             yield from lines(Drawing("", options.max_width, len(lanes) + 1, tuple(marks)))
-        yield Text("K, V, Q loads   S = QK^T   P = softmax   PV = O + P V   n  KV tile   ─ goes on   · idle", "dim")
+        yield Text("K, V, Q loads   S = QK^T   P = softmax   PV = O + P V   n  KV tile   ─ continues   · idle", "dim")
 
 
 def _word(event: Event) -> str:
@@ -217,5 +217,5 @@ def schedule_lines(scheduled: Scheduled, most: int) -> Iterator[RenderableType]:
     taken = [(name, *(found[(name, *pair)] for pair in pairs)) for name in SCHEDULES]
     yield Table(("schedule", *heads), tuple(taken), frozenset(heads))
     yield Text(
-        "In brackets: how much of the time the tensor cores work. Without a producer, WG1 issues the loads.", "dim"
+        "In brackets: how much of the time the tensor cores are busy. Without a producer, WG1 issues the loads.", "dim"
     )

@@ -1,8 +1,8 @@
 """Closed forms, from the papers, of the slow-memory elements that each algorithm reads and writes.
 
-The symbols are those of the papers, but N and d are split: there are N_q queries and N_kv KV rows, and
-the head sizes are d_k and d_v. T_r = ceil(N_q/B_r) and T_c = ceil(N_kv/B_c) are numbers of tiles. The papers have no
-mask. Here each algorithm reads every element of the mask once: N_q N_kv.
+The symbols are those of the papers, but N and d are split: there are N_q queries and N_kv KV rows, and the head sizes
+are d_k and d_v. T_r = ceil(N_q/B_r) and T_c = ceil(N_kv/B_c) are the numbers of tiles. The papers have no mask. Here
+each algorithm reads every element of the mask once: N_q N_kv.
 """
 
 from collections.abc import Sequence

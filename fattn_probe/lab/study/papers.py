@@ -3,7 +3,7 @@
 Standard attention sends the whole score matrix through slow memory twice. FlashAttention-1 has an outer loop over K/V,
 with the output rescaled in slow memory at every step. FlashAttention-2 has an outer loop over queries: O stays on chip
 and is divided by l once, at the end. FlashAttention-3 issues the scores of the next tile before P.V of this one.
-Split-KV cuts the KV rows into pieces, computed in parallel and combined by their log-sum-exps. The backward pass
+Split-KV cuts the KV rows into pieces, which run in parallel and are combined by their log-sum-exps. The backward pass
 recomputes the scores from L, tile by tile; no n_q x n_kv matrix is stored.
 """
 
@@ -245,7 +245,7 @@ def backward(head: StudyHead, forward: StudyResult, dO: F64, B_r: int, B_c: int)
 
     The result contains dQ (n_q, hsk), dK (n_kv, hsk), dV (n_kv, hsv) of a loss whose gradient at the output is dO.
     Line 9 of the paper also loads O_i and dQ_i. O_i is not used after line 4, and dQ_i is loaded by line 15, so line 9
-    loads neither here. Not computed: gradients of mask and sinks. For heads that share a K/V head, sum dK and dV.
+    loads neither here. Mask and sink gradients are not computed. For heads that share a K/V head, sum dK and dV.
     """
     # the results of the forward pass (not counted), and space for the gradients
     arrays = {"Q": head.Q, "K": head.K, "V": head.V, "O": forward.out, "L": forward.lse, "dO": dO}

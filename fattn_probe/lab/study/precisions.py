@@ -2,8 +2,8 @@
 
 It also repeats FlashAttention-3's table 3: the errors on data with outliers. The paper (arXiv 2407.08608, section
 4.3) gives the distribution and the RMSE. It does not give the sizes; they are taken from its previous section (4.2,
-table 2): 8448 rows, head size 128, no mask. The paper's RMSE of f16 includes the rounding of Q, K and V to f16, so the
-reference uses the unrounded float32 numbers.
+table 2): 8448 rows, head size 128, no mask. The paper's RMSE for f16 includes the rounding of Q, K and V to f16, so the
+reference uses the unrounded float32 values.
 """
 
 # ruff: noqa: E741  (O and l are the papers' names)
@@ -23,7 +23,7 @@ from fattn_probe.lab.study.problem import MaskRule, StudyHead, exp_below, rows_d
 from fattn_probe.verdict.truth.rounding_model.tensor_core import E4M3_LEAST, HOPPER_FP8, Factors, matrix_sum
 
 LARGEST = 448.0
-"""The largest number of e4m3, which has no infinities."""
+"""The largest e4m3 value; e4m3 has no infinities."""
 FRACTION = 3
 """Bits after the leading one."""
 
@@ -37,7 +37,7 @@ class ScaledBlocks:
 
 
 def e4m3(x: F32) -> F32:
-    """Round to e4m3, ties to even, held as float32; numbers beyond 448 become 448, as in a saturating conversion."""
+    """Round to e4m3, ties to even, held as float32; values beyond 448 become 448, as in a saturating conversion."""
     _, exponent = np.frexp(x)
     ulp = np.ldexp(np.float32(1), np.maximum(exponent - 1, E4M3_LEAST) - FRACTION)
     rounded: F32 = np.clip(np.rint(x / ulp) * ulp, -LARGEST, LARGEST)
@@ -171,7 +171,7 @@ def standard_rounded(head: StudyHead, operands: Operands, B_r: int, round_P: Rou
 def flash(head: StudyHead, operands: Operands, sizes: tuple[int, int], round_P: Round, sums: Sums) -> F64:
     """FlashAttention-2 and 3, tiles of B_r x B_c: the softmax is not rounded, but P is; O stays in the accumulators.
 
-    O is kept in units of the scale of V's tile, which is part of the rescaling of O, so V's scales cost nothing.
+    O is kept in units of V's current scale; the change of unit is part of rescaling O, so V's scales cost nothing.
     """
     Q, K, V = operands
     B_r, B_c = sizes
@@ -221,7 +221,7 @@ def _f32(x: F64) -> F32:
 
 ROWS, HEAD_SIZE, TILE = 8448, 128, 128
 QUERIES = 256
-"""Queries of each head: this is enough, because the error of a query does not depend on the others."""
+"""Queries per head: this is enough, because the error of a query does not depend on the others."""
 PAPER: Mapping[str, float] = {
     "f16-standard": 3.2e-4,
     "f16-flash": 1.9e-4,
@@ -236,14 +236,14 @@ Figures = dict[str, Any]
 
 
 def measure(heads: int, step: Step = quiet, *, rows: int = ROWS, queries: int = QUERIES, d: int = HEAD_SIZE) -> Figures:
-    """Measure every variant on a number of heads: the sizes, and the `table`."""
+    """Measure every variant on a number of heads; returns the sizes and the `table`."""
     found = [_measured(number, heads, step, (rows, queries, d)) for number in range(heads)]
     table = [row_of(name, [head[name] for head in found]) for name in VARIANTS]
     return {"heads": heads, "queries": queries, "rows": rows, "head_size": d, "table": table}
 
 
 def row_of(variant: str, squares: list[float]) -> Figures:
-    """A row from the mean square errors of the heads: `variant`, `rmse`, its standard error, and the paper's figure.
+    """A row from the mean square errors of the heads: `variant`, `rmse`, its standard error, and the paper's value.
 
     The standard error, `spread`, is that of the mean, to first order.
     """

@@ -18,7 +18,7 @@ from fattn_probe.llama.launch.tiles import BlockWork, Grid, TileWork
 
 SIGNS = {"tile": "#", "store O, L": "O", "store part": "part", "combine": "+#", "S = QK^T": "S", "O = PV": "PV"}
 SIGNS |= {"store O": "O", "store O, m, l": "O+", "O, l, m = 0": "0"}
-"""The signs of steps in pictures."""
+"""The symbols for steps in pictures."""
 SOFTMAX = ("S = Q K^T", "m = max(m, S)", "P = e^(S - m)", "rescale = e^(m_old - m)", "l = rescale l + sum of P")
 LINES = {
     "tile": (*SOFTMAX, "O = rescale O", "O = O + P V"),
@@ -36,7 +36,7 @@ PARALLEL = ("fa2", "fa3")
 def replay_of_study(study: Study, lines: StepLines = MappingProxyType({})) -> Replay:
     """The steps of the algorithm to show: a lane for each worker, then one for each tile whose parts are combined.
 
-    `lines` are the lines of llama.cpp: of the vec kernel for split-KV, else of the mma kernel.
+    `lines` are lines of llama.cpp: from the vec kernel for split-KV, otherwise from the mma kernel.
     """
     steps, about = steps_of(study), about_of(study.algorithm)
     tiles = sorted({step.queries for step in steps if step.what == "tile"})
@@ -83,7 +83,7 @@ def replay_of_study(study: Study, lines: StepLines = MappingProxyType({})) -> Re
         verdict=about["words"],
         unit="elements",
         caption="Steps in order: each colour is a tile of queries, each number a KV tile.",
-        notes=("Values between loads and stores are on chip: not counted. Numbers are those of a tile's last query.",),
+        notes=("Values between loads and stores are on chip, not counted. Numbers are those of a tile's last query.",),
     )
     return made if study.scheduled is None else _scheduled(made, study.scheduled)
 
@@ -119,7 +119,7 @@ def _facts(steps: tuple[StepRow, ...], tiles: list[tuple[int, int]], grid: Grid,
 
 
 def _scheduled(replay: Replay, scheduled: Scheduled) -> Replay:
-    """FlashAttention-3: lanes for the units of each warpgroup, in slots; a softmax has the numbers of its tile."""
+    """FlashAttention-3: lanes for the units of each warpgroup, in slots; a softmax has the values of its tile."""
     numbers = {(one.tile, one.first): one.values for lane in replay.lanes for one in lane.stretches if one.values}
     kinds = [StepKind("waits", ""), *(StepKind(what, sign, about) for what, sign, about in WORK)]
     places = {kind.name: at for at, kind in enumerate(kinds)}
@@ -148,4 +148,4 @@ WORK = (
     ("P", "#", "softmax of a tile"),
     ("PV", "PV#", "O + P V of a tile"),
 )
-"""The work of FlashAttention-3's warpgroups: name, sign, meaning."""
+"""The work of FlashAttention-3's warpgroups: name, symbol, meaning."""

@@ -96,12 +96,12 @@ def _name(event: Event) -> str:
 
 
 MOST_TILES = 256
-"""KV tiles of a schedule."""
+"""The most KV tiles in a schedule."""
 
 
 @dataclass(frozen=True)
 class Taken:
-    """The slots of a schedule, None after a deadlock; `busy`: the share of time in which the tensor cores work."""
+    """The slots of a schedule, None after a deadlock; `busy`: the share of time in which the tensor cores are busy."""
 
     schedule: Schedule
     ring: Ring

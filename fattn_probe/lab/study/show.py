@@ -129,7 +129,7 @@ def render(
         "Paper and kernel": [*against_lines(against, study.results["standard"].out[-1])] if against else [],
     }
     options, group = study.options, study.subject.op.shape.group
-    shared = f" (K/V head {options.head // group}, {group} heads share it)" if group > 1 else ""
+    shared = f" (K/V head {options.head // group}, shared by {group} heads)" if group > 1 else ""
     head = Group(
         Text.assemble((about["title"], "bold green"), ("  " + about["source"], "dim")),
         Text(about["words"]),

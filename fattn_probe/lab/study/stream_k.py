@@ -191,7 +191,7 @@ def read_launch(path: Path, case: str, shape: Sizes) -> StudyLaunch:
         found = {one["case"]: one["facts"] for one in json.loads(text)["inspections"] if one["facts"]}
         facts = FACTS.of({**found[case], "kernels": ()}) if case in found else None  # the JSON has origins as words
     except (InputError, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path} is not an output of `fattn-probe inspect --json`: {error!r}") from error
+        raise InputError(f"{path} is not the output of `fattn-probe inspect --json`: {error!r}") from error
     if facts is None:
         raise InputError(f"{path} has no facts of case {case}; it has {', '.join(found) or 'none'}")
     choice = facts.choice

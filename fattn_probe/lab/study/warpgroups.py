@@ -93,7 +93,7 @@ class _Actor:
     started: dict[str, list[_Started]] = field(default_factory=dict)
 
     def missing(self, told: set[str]) -> tuple[str, ...]:
-        """The signals that it waits for now."""
+        """The signals that the actor is waiting for."""
         step = self.program[self.at] if self.at < len(self.program) else None
         return tuple(signal for signal in step.signals if signal not in told) if isinstance(step, Wait) else ()
 
@@ -168,7 +168,7 @@ EXPS = 16
 
 THREADS = 128
 REGISTERS = 65536 // THREADS
-"""The limit for the registers per thread, added up over the warpgroups of an SM."""
+"""The limit on the sum, over the warpgroups of an SM, of their registers per thread."""
 PRODUCER_REGISTERS = {1: 56, 2: 24}
 """A producer's registers, by number of consumers, in Dao-AILab/flash-attention (hopper/flash_fwd_kernel_sm90.h)."""
 
@@ -207,12 +207,12 @@ class WarpgroupPlan:
 
     @property
     def overlapped(self) -> bool:
-        """Whether a consumer's softmax overlaps its own product P V of the tile before."""
+        """Whether a consumer's softmax overlaps its own product P V of the previous tile."""
         return self.schedule in ("overlap", "both")
 
 
 def slots_of(B_r: int, d: int) -> tuple[int, int]:
-    """The slots of a load and of a softmax on an H100 in f16, rounded to integers; the size of the KV tile cancels.
+    """The slots of a load and of a softmax on an H100 in f16, rounded to integers; the KV tile's size cancels out.
 
     A warpgroup's product, 2 B_r B_c d operations, takes one slot; a load has 2 B_c d bytes, a softmax B_r B_c exps.
     """
@@ -222,7 +222,7 @@ def slots_of(B_r: int, d: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Registers:
-    """Registers per thread: at the launch, after `setmaxnreg`, and for a consumer's accumulators."""
+    """Registers per thread: at launch, after `setmaxnreg`, and for a consumer's accumulators."""
 
     launch: int
     producer: int
@@ -320,7 +320,7 @@ def _in_turns(plan: WarpgroupPlan, group: int, loads: bool) -> Iterator[Instruct
 
 
 def _overlapped(plan: WarpgroupPlan, group: int, loads: bool) -> Iterator[Instruction]:
-    """Algorithm 2: S of a tile and P V of the one before are issued together; the softmax waits for S only."""
+    """Algorithm 2: S of a tile and P V of the previous one are issued together; the softmax waits only for S."""
     for j in range(plan.T_c + 1):
         done: tuple[str, ...] = ()
         yield from [Wait((_turn(group, j),))] if plan.shared else ()

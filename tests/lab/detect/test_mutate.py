@@ -208,7 +208,7 @@ def test_a_mutant_that_a_lost_case_might_have_killed_has_no_verdict_and_it_is_sa
     mutants = [replace(MUTANT, id=number) for number in (1, 2, 3)]
     try_all(replace(built, say=said.append), mutants, verdicts.append)
     assert [(item.mutant.id, item.by, item.on, item.case) for item in verdicts] == [(2, "verdict", "sim:h200", "case")]
-    assert said == [f"2 mutants have no verdict; another run tries them: {DIED[1]}"]
+    assert said == [f"2 mutants have no verdict; the next command will try them again: {DIED[1]}"]
     ends.clear()
     try_all(built, mutants[:1], verdicts.append)
     assert (verdicts[-1].mutant.id, verdicts[-1].fate, verdicts[-1].cases) == (1, "survived", 2)

@@ -161,8 +161,8 @@ SLOW = Child(NONE, code=-27, seconds=7.0)
         ([(3, NO_ANSWER), (0, Child(SAME)), (3, NO_ANSWER)], "stopped", "no answer after 38 s"),
         ([(3, SLOW), (0, Child(SAME)), (3, Child(SAME))], "", ""),
         ([(3, NO_ANSWER), (0, Child(SAME)), (3, RunnerEndedError("gone"))], LOST, "LostError: gone"),
-        ([(3, SLOW), (0, SLOW)], LOST, "LostError: the case itself: timed out after 7.0 s of CPU time"),
-        ([(3, NO_ANSWER), (0, NO_ANSWER)], LOST, "LostError: the case itself: no answer after 38 s"),
+        ([(3, SLOW), (0, SLOW)], LOST, "LostError: hangs without the mutant too: timed out after 7.0 s of CPU time"),
+        ([(3, NO_ANSWER), (0, NO_ANSWER)], LOST, "LostError: hangs without the mutant too: no answer after 38 s"),
     ],
 )
 def test_an_error_is_no_kill_nor_a_hang_unless_it_hangs_again_where_the_case_does_not(tmp_path, ends, by, said):

@@ -39,9 +39,9 @@ def test_the_sizes_of_arrays():
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ((HALF, HALF.astype(np.float32), HALF, None), "k is float32, f16 is needed"),
+        ((HALF, HALF.astype(np.float32), HALF, None), "k is float32, but must be f16"),
         ((HALF, HALF[:, :3], HALF[:, :3], None), "4 heads are not a multiple of 3 K/V heads"),
-        ((HALF, HALF, HALF, np.zeros((7, 8), np.float16)), r"the mask is \(7, 8\), \(n_q, n_kv\) = \(7, 7\) is needed"),
+        ((HALF, HALF, HALF, np.zeros((7, 8), np.float16)), r"mask is \(7, 8\), but must be \(n_q, n_kv\) = \(7, 7\)"),
     ],
 )
 def test_arrays_that_do_not_fit(arrays, message):

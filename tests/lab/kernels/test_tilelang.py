@@ -50,7 +50,7 @@ def test_gpus_that_it_is_not_for(name):
 
 def test_its_own_runtime_needs_a_real_gpu_and_head_sizes_are_multiples_of_16():
     problem = case(1, 1, 1, 16, 16, 64, 64)
-    with pytest.raises(InputError, match="own runtime needs a real GPU; --kernel tilelang runs here"):
+    with pytest.raises(InputError, match="own runtime needs a real GPU; use --kernel tilelang instead"):
         tilelang_attention.attend_by_runtime(problem.arrays, target=on("sim:h200"), how=How())
     with pytest.raises(InputError, match="multiples of 16"):
         kernel_for(Sizes(1, 1, 1, 16, 16, 72, 64), 1.0, TileLangTiling(), causal=False, masked=False)

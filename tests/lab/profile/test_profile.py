@@ -181,7 +181,7 @@ def test_an_op_that_is_not_supported_has_a_reason_and_a_fault_is_an_error():
 def test_only_gpus_are_profiled(monkeypatch):
     with pytest.raises(InputError, match="CPU backend has no kernels"):
         check_targets([Target("cpu")])
-    with pytest.raises(InputError, match=r"profile --on sim:mi50: .* by NVIDIA's rules only"):
+    with pytest.raises(InputError, match=r"profile --on sim:mi50: .* only by NVIDIA's rules"):
         check_targets([Target("sim", DEVICES[name]) for name in ("h200", "mi50")])
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(counts, "cuda_roots", lambda: iter(()))

@@ -54,7 +54,7 @@ def invoke():
 def test_every_algorithm_prints_its_steps_and_that_all_agree(invoke, algorithm):
     done = invoke(SCENARIOS / "gqa.yaml", "--algorithm", algorithm, "--tile-kv", 32, "--head", 9)
     assert done.exit_code == 0, done.output
-    assert "head 9 (K/V head 1, 7 heads share it)" in done.output
+    assert "head 9 (K/V head 1, shared by 7 heads)" in done.output
     assert "All outputs and log-sum-exps agree to 1e-12" in done.output
 
 
@@ -234,8 +234,8 @@ def test_files_that_hold_no_launch_of_the_case_are_refused(tmp_path):
     with pytest.raises(InputError, match="No such file"):
         read_launch(file, "gqa", shape)
     for text, message in (
-        ("{", "is not an output of"),
-        ("[]", "is not an output of"),
+        ("{", "is not the output of"),
+        ("[]", "is not the output of"),
         (json.dumps(inspection(launch, "other"), default=str), "has no facts of case gqa; it has other"),
         (json.dumps(inspection(launch, use_sparse=True), default=str), "gathers its KV rows"),
         (json.dumps(inspection(divide(replace(shape, n_kv=64), 4, 32, 2)), default=str), "does not fit gqa"),
