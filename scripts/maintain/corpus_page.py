@@ -15,12 +15,12 @@ HEAD = """\
 
 Made by `scripts/detection page`; do not edit. The results, made by `scripts/detection faults`
 ([detection](../guide/detection.md)), are in [corpus.jsonl](corpus.jsonl). Each fault is planted in b11549. The cases
-of a suite that the fault can affect are judged until one detects it, starting with the most used kernels. `shows` is
-the fault's own case, which has a row only if no suite above shows the same result. `by` is the way in which the case
+of a suite that the fault can affect are judged until one detects it, starting with the most used kernels. The section
+`shows` lists each fault's own case, but only if no suite above shows the same result. `by` is the way in which the case
 shows the fault: `check` is a check of bits, kernels or orders; `launch` means that no result failed, but `regress`
 reports changed launches. `cause` is the first cause (from `fattn_probe/verdict/diagnose/faults.py`) that the diagnosis
 of a wrong output names. It is correct (`right`) if the fault's header lists it as a label; for the label `none`, no
-wrong output shows the cause, so silence is correct. `s` is the time in seconds, including compiling.
+wrong output can reveal the cause, so silence is correct. `s` is the time in seconds, including compiling.
 """
 MOST = 90  # the largest number of characters of a reason
 Grade = Literal["right", "silent", "false"]
