@@ -7,7 +7,7 @@ from typing import Any
 from fattn_probe.base.digest import short
 from fattn_probe.base.documents import Document
 
-LAYOUT = 1  # version of the layout of build folders; a change makes new folders
+LAYOUT = 1  # version of the layout of build folders; a new version uses new folders
 Named = tuple[tuple[str, str], ...]
 """Names with the sha256 of their contents."""
 

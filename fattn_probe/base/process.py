@@ -62,7 +62,7 @@ def run(
     timeout: float | None = None,
     failure: type[FattnProbeError] | None = BuildError,
 ) -> Completed:
-    """Run a program to its end and return its output.
+    """Run a program to completion and return its output.
 
     `env` is added to this process's environment; None removes a variable. A non-zero exit raises `failure`, or nothing
     if `failure` is None. A missing program raises BuildError; a program that cannot be started raises MachineError.

@@ -39,7 +39,7 @@ OVERLAY = "overlay"  # the source as compiled, in a build folder
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """A description of the build to find or make.
+    """A description of the build to find or create.
 
     `arch` is nvcc's number without sm_ ("90", "120a"), or an AMD name ("gfx942"). `patches` are unified diffs, applied
     to the overlay in order. `quants` are K-V type pairs ("q8_0-f16"), or ("all",): fattn.cu can then also choose
@@ -109,8 +109,8 @@ def not_with_address(flavour: str, sanitize: Iterable[str]) -> str:
     if flavour not in OWN_CHECKS or "address" not in sanitize:
         return ""
     return (
-        f"flavour {flavour} cannot be combined with the sanitizer address: g++ does not support both; "
-        "check finds out-of-bounds accesses by itself"
+        f"the {flavour} flavour cannot be combined with the address sanitizer: g++ does not support the two together; "
+        "the check flavour finds out-of-bounds accesses by itself"
     )
 
 

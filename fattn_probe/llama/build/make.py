@@ -87,7 +87,7 @@ def extend(
     jobs: int | JobSlots | None,
     again: bool,
 ) -> Build:
-    """Compile the parts of `contents` that a build folder lacks, or with `again` all parts; the caller holds the lock.
+    """Compile the parts of `contents` that a build folder lacks or, with `again`, all parts; the caller holds the lock.
 
     No runner can load the libraries while they are replaced. The manifest is written last.
     """
@@ -156,7 +156,7 @@ def check_contents(tree: Tree, contents: Contents, sources: Sources) -> None:
         raise InputError(f"source {tree.spec!r}: this tree has no libllama, which models need")
     if not sources.cpu and any("cpu" in BACKENDS[name] for name in contents.programs):
         raise InputError(
-            f"source {tree.spec!r}: this tree's CPU backend of ggml is too old for fattn-probe to build: "
+            f"source {tree.spec!r}: this tree's ggml CPU backend is too old for fattn-probe to build: "
             "ggml/src/ggml-cpu/CMakeLists.txt has no list GGML_CPU_SOURCES"
         )
     for name in contents.kernels:
@@ -166,7 +166,7 @@ def check_contents(tree: Tree, contents: Contents, sources: Sources) -> None:
 def make_plan(
     request: BuildRequest, toolchain: Toolchain, contents: Contents, sources: Sources, heaviest: tuple[str, ...] = ()
 ) -> Plan:
-    """The plan of a build; `heaviest` is as in `Planner`."""
+    """The plan for a build; `heaviest` is as in `Planner`."""
     cudart = toolchain.cudart.name if toolchain.cudart else None
     if toolchain.cuda_include.is_relative_to(cache_dir()):  # so that commands are the same for any cache folder
         include = Path(os.path.relpath(toolchain.cuda_include, folder_of(request, key_of(request, toolchain.versions))))
@@ -182,7 +182,7 @@ def plan_build(
     full: bool = False,
     sources: Iterable[str] = (),
 ) -> tuple[Path, Plan]:
-    """The folder and the plan of a build that starts from nothing; writes no files."""
+    """The folder and the plan for a build from scratch; writes no files."""
     toolchain = find_toolchain(request.engine)
     contents = Contents(tuple(case.name for case in kernels), tuple(sources), tuple(programs), full)
     tree_sources = read_sources(request.tree, request.quants, toolchain.machine)

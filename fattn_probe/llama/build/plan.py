@@ -140,7 +140,7 @@ class Planner:
         names = self.kernel_sources()
         compiles = [self.compile(f"{CUDA}/{name}", self.flags.kernel(name), log=not sim) for name in names]
         if sim:
-            dry = self.contents.dry and self.flags.request.flavour not in ("check", "count")  # these need hooks
+            dry = self.contents.dry and self.flags.request.flavour not in ("check", "count")  # they need hooks
             unused = SIM_KERNELS if dry else TENSOR_CORES if is_amd(self.flags.request.arch) else ()  # NVIDIA only
             counters = (COUNTERS,) if self.flags.request.flavour == "coverage" else ()
             files = (SIM_HOST, DEBUGGED, *counters, *(name for name in SIM_KERNELS if name not in unused))
@@ -216,7 +216,7 @@ class Planner:
 
 
 def derived(contents: Contents, sources: Sources) -> tuple[str, ...]:
-    """The files that launch a build's separately compiled kernels, and those with the kernels that run beside them.
+    """The files that launch a build's separately compiled kernels, and those with the kernels that run alongside them.
 
     Files in `contents.sources` are left out.
     """
@@ -261,7 +261,7 @@ def case_text(case: KernelCase) -> str:
 
 
 def common_text(file: str, cases: Iterable[KernelCase], common: Mapping[str, Sequence[str]]) -> str:
-    """The text of a file with the `common` kernels (template parameters by name) that run beside the kernels of cases.
+    """The text of a file with the `common` kernels (template parameters by name) that run alongside the cases' kernels.
 
     The text has all instances for the sizes and columns of the cases, but fixup kernels only for stream-K kernels.
     """

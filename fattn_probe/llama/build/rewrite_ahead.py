@@ -26,8 +26,8 @@ STATEMENT_ENDS = frozenset({"{", "}", ";"})
 def rewrite_shuffles(draft: Draft, device: Spans) -> None:
     """Turn a loop of `x += __shfl_xor_sync(mask, x, offset, width)`, for offset, offset/2 ... 1, into one butterfly.
 
-    A loop of `x = f(x, __shfl_xor_sync(...))` becomes one too. The loop stays and runs once, because a pragma may
-    precede it. Other loops with shuffles stay unchanged.
+    A loop of `x = f(x, __shfl_xor_sync(...))` becomes one too. The loop itself stays and runs once, because a pragma
+    may precede it. Other loops with shuffles are not changed.
     """
     for start in draft.where.get("for", ()):
         close = draft.mates[start + 1]
@@ -45,7 +45,7 @@ def rewrite_shuffles(draft: Draft, device: Spans) -> None:
 
 
 def _operation(header: str, body: str) -> str | None:
-    """The statement that replaces all iterations of such a loop; None for any other loop."""
+    """The statement that replaces all iterations of a loop of shuffles; None for any other loop."""
     turns, match = HEADER.fullmatch(header), SUM.fullmatch(body) or CALL.fullmatch(body)
     if turns is None or match is None:
         return None

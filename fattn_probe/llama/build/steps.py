@@ -78,7 +78,7 @@ class Plan:
 
     @property
     def objects(self) -> tuple[str, ...]:
-        """The compiled objects, which all links need."""
+        """The compiled objects, which all link steps need."""
         return tuple(step.output for step in self.steps if step.rule == "compile")
 
     @property
