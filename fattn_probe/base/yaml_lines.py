@@ -54,7 +54,7 @@ class Mistake:
 
 @dataclass
 class YamlDocument:
-    """A file's value, the line (from 1) of every key, and its mistakes."""
+    """A file's value, the line (counted from 1) of every key, and its mistakes."""
 
     value: Any = None
     lines: dict[Key, int] = field(default_factory=dict)

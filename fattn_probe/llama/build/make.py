@@ -192,7 +192,7 @@ def plan_build(
 
 
 def add_missing(build: Build, symbol: str, progress: Report = silent) -> Build:
-    """Add the source of a missing symbol to a build, and relink, after a program called it (exit status 87).
+    """Add the source of a missing symbol to a build, and relink, after a program has called it (exit status 87).
 
     BuildError if no file of the tree defines the symbol, or if the build was opened without its source.
     """

@@ -31,7 +31,7 @@ SHOWN_ERRORS = 12
 LOG_TAIL = 15
 TICK_SECONDS = 1.0
 CACHED_SECONDS = 0.5
-"""A compile faster than this was a hit in ccache."""
+"""A compile that took less than this many seconds was a ccache hit."""
 RECORDS = (".ninja_log", ".ninja_deps")
 """Ninja's own files in a folder. Ninja crashes if they are damaged; if they are missing, it runs the steps again."""
 CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS)

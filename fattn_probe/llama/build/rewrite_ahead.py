@@ -76,7 +76,7 @@ def rewrite_ahead(draft: Draft, device: Spans) -> None:
         sums = {argument for name, argument in called if name == MULTIPLY}
         loaded = {argument for name, argument in called if name.startswith(LOADS)}
         declared = _declared(draft, start, end)
-        # A sum declared in the loop is initialised in each iteration; instructions after the loop would miss that.
+        # A sum declared in the loop is initialised in each iteration; instructions run after the loop would miss that.
         if sums and not sums & declared and all(_harmless(draft, index) for index in _body(draft, start, end)):
             draft.before(start, f"simt::begin_ahead({'true' if loaded <= declared else 'false'}); ")
             draft.after(end, " simt::end_ahead();")

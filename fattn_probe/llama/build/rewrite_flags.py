@@ -3,8 +3,8 @@
     template<int DV, bool needs_fixup> static __device__ void process_tile(float * dst) { if (needs_fixup) { ... } }
 
 g++ would compile `process_tile`, and everything inlined into it, once for each value. So the body moves to a function
-that takes the flag as an argument, and the template only calls it. A kernel of fattn-mma-f16.cuh then compiles in half
-the time, and one of fattn-tile.cuh for a single head in two thirds of it; the outputs have the same bits.
+that takes the flag as an argument, and the template only calls it. A kernel in fattn-mma-f16.cuh then compiles in half
+the time, and one in fattn-tile.cuh for a single head in two thirds; the outputs have the same bits.
 """
 
 import re

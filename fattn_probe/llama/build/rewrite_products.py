@@ -22,7 +22,7 @@ from fattn_probe.llama.cxx.tokens import Draft, Spans
 
 BEHIND_A_TEST = frozenset({"||", "?", ":", ",", ";", ")"})
 MOST_REGISTERS = 255
-"""The number of registers of a thread, and so the limit on the elements of an array argument in registers."""
+"""The maximum number of registers per thread, and so of elements in an array argument that is in registers."""
 WEAKER_THAN_A_PRODUCT = frozenset(
     {"+", "-", "/", "%", "?", ":", ",", "=", "<", ">", "&", "|", "^", "&&", "||", "<<", "==", "!=", "<=", ">="}
 )
@@ -102,7 +102,7 @@ class Body:
         return Addend(question, product, colon) if product and words[update.operator] == "+=" else None
 
     def declarations(self, update: Update) -> list[int]:
-        """The type tokens of the declarations of an update's variable, if its type is float or `T_...`.
+        """The type tokens in the declarations of an update's variable, if its type is float or `T_...`.
 
         The declarations are statements whose scope contains the update (several in branches of an `#if`), or a
         parameter `T_acc * const X`, an array in the caller's registers.

@@ -32,11 +32,11 @@ CONVERSIONS, CONVERSIONS_TO_F16 = "convert.cu", "convert-to-f16.cu"
 TO_OTHER_TYPES = re.compile(r"^to_(?:bf16|fp32)(?:_nc)?_cuda_t \w+\(ggml_type type\) \{\n(?:.*\n)*?\}$", re.MULTILINE)
 """The functions that only the first file contains."""
 UNUSED = ("ggml-backend-meta.cpp", "ggml-opt.cpp", "ggml-quants.c", "gguf.cpp")
-"""Files of ggml-base that the runner never calls: half of the library's compile time."""
+"""Files of ggml-base that the runner never uses: half of the library's compile time."""
 UNUSED_OF_LIBLLAMA = ("llama-chat.cpp", "llama-grammar.cpp", "llama-model-saver.cpp", "llama-quant.cpp")
-"""Files of libllama that are never called when a model runs: 14 s of its compile time of 95 s."""
+"""Files of libllama that are never used when a model runs: 14 s of its compile time of 95 s."""
 UNUSED_BY_MOST = ("ggml-backend-meta.cpp",)
-"""The files of UNUSED that no program except test-backend-ops calls."""
+"""The files in UNUSED that no program except test-backend-ops uses."""
 SELDOM = re.compile(r"llama-(?:kv-cache-(?:dsa|dsv4|msa)|memory-(?:hybrid|recurrent)|moe-cache|sampler).*\.cpp")
 """Files of libllama that few models use (21 of 81 s): compiled when a run needs one, as are files of src/models/."""
 UNITS, UNIT_PREFIX = 3, "fattn-probe-libllama-"
@@ -44,13 +44,13 @@ UNITS, UNIT_PREFIX = 3, "fattn-probe-libllama-"
 ALL_QUANTS = "all"
 INSTANCES = "template-instances"
 LAUNCHES = "launches"
-"""The folder, in an overlay's ggml-cuda/, of the attention files without kernel bodies."""
+"""The folder, in an overlay's ggml-cuda/, with the attention files without kernel bodies."""
 LAUNCHES_PREFIX = "fattn-probe-launches-"
 OF_CASES = re.compile(rf"{LAUNCHES_PREFIX}of-([0-9a-f]+)\.cu$")
 COMMON = "fattn-common.cuh"
-"""The header of the kernels that run alongside attention kernels of any family: fixup, combine, mask to KV_max."""
+"""The header with the kernels that run alongside attention kernels of any family: fixup, combine, mask to KV_max."""
 KERNELS = "kernels"
-"""The folder, in an overlay's ggml-cuda/, of the version of COMMON that has only the bodies of its kernels."""
+"""The folder, in an overlay's ggml-cuda/, with the version of COMMON that has only the bodies of its kernels."""
 COMMON_PREFIX = "fattn-probe-common-"
 COMMON_OF = re.compile(rf"{COMMON_PREFIX}of-([0-9a-f]+)-([0-9a-f]+)\.cu$")
 HOST_FUNCTIONS = {"mma": 1, "tile": 10, "vec": 4}
@@ -264,7 +264,7 @@ def launching_files(
 
 
 def side_by_side(cases: Mapping[KernelCase, int], most: int) -> list[list[KernelCase]]:
-    """Divide cases into at most `most` parts by their numbers of functions; cases with the same DV stay together."""
+    """Divide cases into at most `most` parts with similar function counts; cases with the same DV stay together."""
     by_width: dict[str, list[KernelCase]] = {}
     for case, number in cases.items():
         by_width.setdefault(case.sizes[1], []).extend([case] * number)

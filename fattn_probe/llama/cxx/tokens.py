@@ -32,7 +32,7 @@ Span = tuple[int, int]
 
 
 class Token(NamedTuple):
-    """One token, which may be trivia; the texts of all tokens add up to the file.
+    """One token, which may be trivia; the texts of all tokens, concatenated, are the file.
 
     It is a tuple, because a tree has a million tokens.
     """

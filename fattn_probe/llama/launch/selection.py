@@ -55,7 +55,7 @@ class Selection:
 class Shares:
     """The range of the attention kernel's blocks that work on each tile, and whether each block runs.
 
-    Without stream-K, the blocks that share a tile are `gridDim.x` apart; they count as one, whose number is the tile's.
+    Without stream-K, the blocks that share a tile are `gridDim.x` apart; they count as one, with the tile's number.
     """
 
     geometry: Geometry

@@ -156,7 +156,7 @@ def test_a_build_that_changes_while_it_is_exported_is_not_recorded_as_it_is(expo
 
 
 def test_a_folder_without_a_manifest_is_not_a_build(tmp_path):
-    with pytest.raises(InputError, match="not a build"):
+    with pytest.raises(InputError, match="not a fattn-probe build"):
         open_build(tmp_path)
 
 
