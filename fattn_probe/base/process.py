@@ -150,7 +150,7 @@ class Dialogue:
         """Send a line, unless it is empty, and return the program's next line of output, without the newline.
 
         If the complete answer takes longer than `timeout` seconds, the program is killed and TimedOutError is raised;
-        LostError if the program has exited before it receives the line.
+        LostError if the program exits before it receives the line.
         """
         assert self.process.stdin is not None
         assert self.process.stdout is not None

@@ -278,7 +278,7 @@ def _wrong_values(document: CatalogueFile, key: tuple[str, ...], entry: Entry) -
 def _device(
     document: CatalogueFile, identifier: str, entry: Entry, known: Mapping[str, Device], limits_of: dict[str, Entry]
 ) -> Device | list[str]:
-    """A device, or the problems that `_problems` does not find; its own figures override those that it inherits."""
+    """A device, or problems that `_problems` does not find; its own figures override `like` and the architecture."""
     key = ("devices", identifier)
     like = entry.get("like")
     base = known.get(str(like))

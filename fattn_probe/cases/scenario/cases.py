@@ -1,4 +1,4 @@
-"""The cases of scenario files, of recordings and of folders; each case is one fully resolved op."""
+"""The cases in scenario files, recordings and folders; each case is one fully resolved op."""
 
 import json
 from collections import Counter

@@ -28,7 +28,7 @@ from fattn_probe.cases.scenario.mask import (
 MOST_KV, MOST_QUERIES = 4096, 64
 """Limits on a sample: KV rows in total, and queries per sequence; KV rows and queries are evenly spaced."""
 FAR = 4.0
-"""An element more than this many standard deviations from the mean counts as far."""
+"""An element is `far` if it is more than this many standard deviations from the mean."""
 
 
 @dataclass(frozen=True)
@@ -167,9 +167,9 @@ def logits_of(op: Op, samples: Sequence[ScenarioSample]) -> tuple[float, float, 
 
 Settings = dict[str, Any]
 FLAT, HEAVY = 2.2, 3.3
-"""Elements are uniform if their kurtosis is below the first number, and have outliers if it is above the second."""
+"""Elements are uniform if their kurtosis is below the first value, and have outliers if it is above the second."""
 CHANCE = 4.0
-"""A deviation of at most this many standard errors counts as chance."""
+"""A deviation of at most this many standard errors is attributed to chance."""
 MOST_PASTS = 4
 """The number of positions of the first query that are tried, beginning with the most common one."""
 MOST_SEQUENCES = 16
@@ -203,7 +203,7 @@ def data_of(found: Spread) -> Settings:
 
 
 def extreme(found: Spread) -> Settings:
-    """A few large elements of equal magnitude among small ones, for tensors whose normal outliers would exceed f16."""
+    """A few large elements of equal size among small ones, for tensors whose normal outliers would overflow f16."""
     share = min(1.0, max(found.far, found.std**2 / LARGEST_F16**2))
     magnitude = min(found.std / math.sqrt(share), LARGEST_F16)
     return {

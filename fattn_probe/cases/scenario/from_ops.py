@@ -62,7 +62,7 @@ _VALUES: dict[str, tuple[str, str, Callable[[str], Any]]] = {
 
 @dataclass(frozen=True)
 class OpsCase:
-    """The parameters of test_flash_attn_ext, under their own names; names of the old form are translated."""
+    """The parameters of test_flash_attn_ext, under their own names; names in the old form are translated."""
 
     hsk: int
     hsv: int

@@ -216,7 +216,7 @@ def add_missing(build: Build, symbol: str, progress: Report = silent) -> Build:
 
 
 def defining(name: str, request: BuildRequest, sources: Sources) -> Contents:
-    """The contents (one kernel or one file) that define a demangled function; empty if no file of the tree does.
+    """The contents (one kernel or one file) that define a demangled function; empty if no file in the tree does.
 
     If kernels are compiled separately, a host function that launches them is in a separate file.
     """

@@ -21,7 +21,7 @@ BEFORE, AFTER = frozenset({"(", "!", "&&", "||", "=", ","}), frozenset({")", "&&
 CONSTANT = frozenset({"constexpr", "static_assert", "case", "template", "using", "static"})
 """Words in statements whose conditions must be constant expressions."""
 UNREPEATABLE = frozenset({"=", "...", "auto", "decltype"})
-"""Tokens of function headers that are not rewritten: a default, a pack, a type deduced from the body."""
+"""A function header with one of these is not rewritten: a default, a pack, a type deduced from the body."""
 NESTED = r"\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\)"
 ASKED = re.compile(rf"SIMT_IS_CONSTANT{NESTED}")
 """The test that `rewrite_products` inserts."""

@@ -7,7 +7,7 @@ LLVM, and therefore nvcc, unrolls the loops around both statements, and duplicat
 that does not depend on the element. Product and sum then meet in one basic block, where LLVM fuses the sum's first
 operand: `fma(softcap, tanhf(X), round(slope*mask[i]))`. g++ leaves them in two blocks and fuses the second operand. So
 the product stores its factors in two variables like X, and the sum becomes a call to `simt::add`, which can fuse both.
-A function called between product and sum is inlined, and its branches separate the two. The tile kernel loads V there:
+A function called in between is inlined, and its branches separate the two. The tile kernel loads V in such a function:
 `if (i0 + nwarps*stride_i <= I || i < I)` has no branch if nvcc knows that the first test holds. So such functions count
 their evaluations of the second test, and the sum checks whether the count has changed. The same holds for f16.
 """
