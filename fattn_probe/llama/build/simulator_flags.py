@@ -164,7 +164,7 @@ class SimulatorFlags:
             *self.sanitizers,
             *self.vector,
             *ARITHMETIC,
-            "-U_FORTIFY_SOURCE",  # Ubuntu defines it; a finding in a kernel would then be in glibc's header
+            "-U_FORTIFY_SOURCE",  # Ubuntu defines it; a finding in a kernel would then name glibc's header
             "-fstack-clash-protection",  # an overflowing stack reaches its guard page, not another thread's stack
             "-fPIC",
             "-w",

@@ -69,7 +69,7 @@ class Sources:
 
     `cuda` are the files that every attention op needs, `full` all files that upstream compiles. fattn.cu can call the
     `dispatched` cases; `quant_defines` select its vec kernels, and `quant_readers` are the attention files and headers
-    that read them. `libllama` maps each file to compile to the files of src/ that it joins.
+    that read them. `libllama` maps each compiled file to the files of src/ that it joins.
     """
 
     base: tuple[str, ...]
