@@ -58,7 +58,7 @@ class Activity:
             self._clear()
 
     def step(self, words: str) -> None:
-        """Set the current step; an empty text hides the line."""
+        """Set the current step; an empty string hides the line."""
         with self._lock:
             self.words, self._other = words, False  # a build that failed does not report its end
             if not words:

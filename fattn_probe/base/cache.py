@@ -31,11 +31,11 @@ ENDING = ".document"
 
 
 def cache_dir() -> Path:
-    """The cache folder: $FATTN_PROBE_CACHE, or the platform's default; MachineError if a file has this path."""
+    """The cache folder: $FATTN_PROBE_CACHE, or the platform's default; MachineError if the path is a file."""
     override = os.environ.get(VARIABLE)
     folder = Path(override).absolute() if override else platformdirs.user_cache_path("fattn-probe")
     if os.path.lexists(folder) and not is_folder(folder):
-        raise MachineError(f"{folder}: the cache must be a folder, but this is a file; set {VARIABLE} to another place")
+        raise MachineError(f"{folder}: the cache must be a folder, but this is a file; set {VARIABLE} to another path")
     return folder
 
 
@@ -170,7 +170,7 @@ def growing(folder: Path, what: str, leave_out: Callable[[str], bool]) -> Iterat
 
 
 def _mended(folder: Path, what: str, leave_out: Callable[[str], bool]) -> dict[str, Content]:
-    """Remove damaged files, and unrecorded files of an interrupted change; returns the records of the other files."""
+    """Remove damaged files, and unrecorded files from an interrupted change; returns the records of the other files."""
     found = read_seal(folder)
     if found is None:
         if os.path.lexists(folder):
@@ -251,7 +251,7 @@ def read_document(kind: Kind, key: str) -> bytes | None:
 
 
 def write_document(kind: Kind, key: str, body: bytes) -> None:
-    """Store bytes under a key; a read-only or full cache is not an error, as the document can be computed again."""
+    """Store bytes under a key; a read-only or full cache is not an error, as the document can be recomputed."""
     path = _document(kind, key)
     with suppress(OSError, MachineError):
         make_folder(path.parent, "the cache")

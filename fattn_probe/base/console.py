@@ -188,14 +188,14 @@ DOCUMENTS = Documents()
 def open_streams() -> None:
     """Prepare stdin, stdout and stderr for any caller.
 
-    A closed stream is replaced, stdin and stderr by /dev/null, and stdout by a file that cannot be written; otherwise
+    A closed stream is replaced: stdin and stderr by /dev/null, stdout by a file that cannot be written to. Otherwise
     the next file opened would get its descriptor. Characters that the terminal's encoding lacks are substituted.
     """
     for number, (name, flags) in enumerate((("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY))):
         try:
             os.fstat(number)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, flags), True)  # the lowest free number
+            os.set_inheritable(os.open(os.devnull, flags), True)  # gets the lowest free number
             setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8"))  # noqa: SIM115, PTH123
     codecs.register_error(ENCODING_ERRORS, substitute)
     for stream in (sys.stdout, sys.stderr):

@@ -57,7 +57,7 @@ def read_seal(folder: Path) -> Seal | None:
     try:
         found = json.loads((folder / SEAL).read_bytes())
         files = {str(name): (int(size), str(sha256)) for name, (size, sha256) in found["files"].items()}
-        outside = any(".." in name or name.startswith("/") for name in files)  # possible if other users can write here
+        outside = any(".." in name or name.startswith("/") for name in files)  # possible if other users can write to it
         return None if outside else Seal(files, bool(found["unfinished"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -109,7 +109,7 @@ def damage(folder: Path, found: Seal, wanted: Callable[[str], bool] = lambda nam
 
 def status_of(path: str) -> Stat:
     """The fields of `stat` that change when a file is written."""
-    found = os.stat(path)  # noqa: PTH116 - Path takes three times as long, for 600 files of a build
+    found = os.stat(path)  # noqa: PTH116 - Path takes three times as long: a build has 600 files
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
 
 

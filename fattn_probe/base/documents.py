@@ -65,7 +65,7 @@ class Document(Generic[T]):
             raise InputError(f"not {self.what}: {_first(error)}") from None
 
     def text(self, value: T) -> str:
-        """The document of a value; `parse` reads it back."""
+        """The document for a value, as text; `parse` reads it back."""
         return json.dumps(self.plain(value), indent=self.indent) + "\n" * (self.indent is not None)
 
     def parse(self, text: str | bytes, place: object) -> T:
@@ -77,7 +77,7 @@ class Document(Generic[T]):
                 if found == 1 and self.from_first is not None:
                     return self._adapter.validate_python(self.from_first(read))
                 newer = isinstance(found, int) and found > self.version
-                why = "made by a newer fattn-probe" if newer else "of an older format"
+                why = "made by a newer fattn-probe" if newer else "in an older format"
                 raise InputError(f"{place}: {self.what} of version {found}, {why}; this one knows {self.version}")
             return self._adapter.validate_json(text)
         except ValidationError as error:
@@ -117,7 +117,7 @@ def _first(error: "ValidationError") -> str:
 
 PACKED = ".gz"
 GZIP = 16 + zlib.MAX_WBITS
-"""zlib's code for a gzip header and checksum."""
+"""zlib's `wbits` value for data with a gzip header and checksum."""
 CHUNK = 1 << 12
 """Bytes decompressed at a time: a little more than a typical member written by `append`."""
 
@@ -147,7 +147,7 @@ def append(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with lock_of_file(path):
         if path.suffix == PACKED:
-            data = gzip.compress(data, mtime=0)  # readers join gzip's members
+            data = gzip.compress(data, mtime=0)  # readers concatenate gzip members
         if path.suffix == PACKED and not path.exists():
             with replacing(path) as part:
                 part.write_bytes(data)

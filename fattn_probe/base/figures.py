@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 
 def times(value: float, digits: int = 3) -> str:
-    """A factor as text: `0.133`, `12.3`, `1,230`, or `1.23e+06` from a million up.
+    """A factor as text: `0.133`, `12.3`, `1,230`, or `1.23e+06` for a million or more.
 
     The caller adds "times" or "x".
     """
@@ -18,7 +18,7 @@ def number_of(count: int, noun: str) -> str:
 
 
 def extent(numbers: Collection[int]) -> str:
-    """The range of the numbers: `0 to 3`, or `3` if all are equal."""
+    """The range of the numbers: `0 to 3`, or `3` if they are all equal."""
     least, most = min(numbers), max(numbers)
     return str(least) if least == most else f"{least} to {most}"
 

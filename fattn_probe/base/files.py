@@ -190,14 +190,14 @@ def is_replaceable(path: Path) -> bool:
 
 
 def make_folder(path: Path, what: str) -> None:
-    """Make a folder if it does not exist; MachineError if it cannot be made, such as when a file has that name."""
+    """Create a folder if it does not exist; MachineError if this fails, for example because a file has that name."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         blocking = next((part for part in (path, *path.parents) if os.path.lexists(part)), path)
         raise MachineError(f"{path}: {what} needs a folder here, but {blocking} is a file") from error
     except OSError as error:
-        raise MachineError(f"{path}: {what} cannot be made here: {error.strerror}") from error
+        raise MachineError(f"{path}: {what} cannot be created here: {error.strerror}") from error
 
 
 def copy_tree(source: Path, target: Path) -> None:
@@ -218,17 +218,17 @@ def remove_tree(folder: Path) -> None:
             folder.unlink()
         return
     for path, _, _ in os.walk(folder):
-        with suppress(OSError):  # errors of the deletion are ignored too
+        with suppress(OSError):  # errors during the deletion are ignored too
             Path(path).chmod(0o755)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
 def lock_of_file(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold the lock of a file, which is made if missing; BlockingIOError if the lock is taken and `wait` is false.
+    """Hold the lock of a file, which is created if missing; BlockingIOError if the lock is taken and `wait` is false.
 
     The lock is on the file itself, so processes with different caches exclude one another, and the kernel releases it
-    when its holder dies. The holder may replace or remove the file. If the file cannot be made for lack of permission,
+    when its holder dies. The holder may replace or remove the file. If permission to create the file is missing,
     nothing is locked: a process that cannot write changes nothing.
     """
     descriptor = _locked(path, wait)
@@ -298,7 +298,7 @@ def scratch_root() -> Path:
         root.mkdir(mode=0o700, exist_ok=True)
         status = root.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise MachineError(f"{root}: this place for temporary files belongs to another user; set TMPDIR")
+        raise MachineError(f"{root}: this folder for temporary files belongs to another user; set TMPDIR")
     return root
 
 

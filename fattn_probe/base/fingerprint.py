@@ -7,7 +7,7 @@ from typing import Any
 from fattn_probe.base.digest import short
 from fattn_probe.base.documents import Document
 
-LAYOUT = 1  # version of the layout of build folders; a change makes new folders
+LAYOUT = 1  # version of the layout of build folders; a new version uses new folders
 Named = tuple[tuple[str, str], ...]
 """Names with the sha256 of their contents."""
 
@@ -19,7 +19,7 @@ class Fingerprint:
     `tree` is the sha256 of the source's files; `patches` are the requested patches, `needed` the patches that a build
     of this kind requires. `device` holds the figures of a simulated GPU, or the name of a real one. `version` is
     fattn-probe's version, `stamp` the sha256 of its files that builds depend on, `own` the sha256 of all its files.
-    `cases` is the digest of a case, or of all cases of a run. Unknown fields are empty, such as a build's device.
+    `cases` is the digest of a case, or of all cases in a run. Unknown fields are empty, such as a build's device.
     """
 
     tree: str = ""

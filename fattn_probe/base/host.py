@@ -15,7 +15,7 @@ MOUNT = Path("/sys/fs/cgroup")
 SHARE = "FATTN_PROBE_CORES"
 """Environment variable with the number of cores that a worker process may use."""
 HIERARCHIES = ("", "unified", "cpu", "cpu,cpuacct")
-"""Subfolders of the cgroup mount: for version 2, for 2 alongside 1, and for version 1."""
+"""Subfolders of the cgroup mount: for version 2, for version 2 alongside version 1, and for version 1."""
 
 
 def cores() -> int:
@@ -71,7 +71,7 @@ def user_name() -> str:
 MIB, GIB = 1 << 20, 1 << 30
 PYTHON = 512 * MIB
 A_THREAD = 40 * MIB
-"""Bytes for the buffer and stack of a thread of OpenBLAS, which exits if it cannot allocate them."""
+"""Bytes for the buffer and stack of an OpenBLAS thread; OpenBLAS exits if it cannot allocate them."""
 NO_MEMORY = re.compile(r"out of memory|cannot allocate|bad_alloc", re.IGNORECASE)
 REMEDY = "raise it: `ulimit -v unlimited`"
 

@@ -62,7 +62,7 @@ def run(
     timeout: float | None = None,
     failure: type[FattnProbeError] | None = BuildError,
 ) -> Completed:
-    """Run a program to its end and return its output.
+    """Run a program to completion and return its output.
 
     `env` is added to this process's environment; None removes a variable. A non-zero exit raises `failure`, or nothing
     if `failure` is None. A missing program raises BuildError; a program that cannot be started raises MachineError.
@@ -150,7 +150,7 @@ class Dialogue:
         """Send a line, unless it is empty, and return the program's next line of output, without the newline.
 
         If the complete answer takes longer than `timeout` seconds, the program is killed and TimedOutError is raised;
-        LostError if the program has exited before it receives the line.
+        LostError if the program exits before it receives the line.
         """
         assert self.process.stdin is not None
         assert self.process.stdout is not None

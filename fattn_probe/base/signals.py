@@ -44,9 +44,9 @@ def heed() -> None:
 def end_at_once() -> None:
     """Let Ctrl-C end this process at once, with a one-line message, until `interruptible` is called.
 
-    Imports have nothing to clean up, and a KeyboardInterrupt in one is lost if compiled code or a callback catches it.
+    Imports need no clean-up, and a KeyboardInterrupt during one is lost if compiled code or a callback catches it.
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else a caller, such as a shell, ignores it
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise a caller, such as a shell, ignores it
         signal.signal(signal.SIGINT, _end)
 
 

@@ -39,7 +39,7 @@ Task = TypeVar("Task")
 Answer = TypeVar("Answer")
 Tell = Callable[[Any], None]
 Begin = Callable[[Tell], AbstractContextManager[Callable[[Task], Answer]]]
-"""Called in the worker to make its function, which can send messages to the parent while it runs."""
+"""Called in the worker to create its function, which can send messages to the parent while it runs."""
 MOST_DEATHS = 2
 """The number of workers that a task may crash before it is abandoned."""
 END_SECONDS = 5.0
@@ -210,7 +210,7 @@ class Workers(Generic[Task, Answer]):
 def prepare_workers(*modules: str) -> None:
     """Start the server that forks the workers, early enough to import the modules while this process continues.
 
-    The server and its workers start with blocked signals: a terminal signals every process, but only the parent reacts.
+    The server and its workers start with signals blocked: a terminal signals every process, but only the parent reacts.
     """
     if len(os.fsencode(tempfile.gettempdir())) > LONGEST_TMPDIR:
         raise MachineError(

@@ -54,7 +54,7 @@ class Mistake:
 
 @dataclass
 class YamlDocument:
-    """A file's value, the line (from 1) of every key, and its mistakes."""
+    """A file's value, the line (counted from 1) of every key, and its mistakes."""
 
     value: Any = None
     lines: dict[Key, int] = field(default_factory=dict)
@@ -108,7 +108,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode, key: Key, document: YamlDo
         line = name_node.start_mark.line + 1
         dotted = ".".join(map(str, (*key, name)))
         if name_node.tag == "tag:yaml.org,2002:merge":
-            said = "merge keys are not supported, allowed: each key written out, or a whole value by its alias"
+            said = "merge keys are not supported: write out each key, or use an alias for a whole value"
             document.mistakes.append(Mistake(line, f"{dotted}: {said}"))
             continue
         if name in made:

@@ -53,9 +53,9 @@ def test_keys_are_the_fields_in_their_order_and_missing_ones_have_their_defaults
         ("[]", "here: not a thing: "),
         ('{"version": 2}', "here: not a thing: name: Field required"),
         ('{"version": 2, "name": "x", "parts": [{"at": [1]}]}', r"here: not a thing: parts\.0\.at\.1: Field required"),
-        ('{"name": "x"}', "here: a thing of version 1, of an older format; this one knows 2"),
+        ('{"name": "x"}', "here: a thing of version 1, in an older format; this one knows 2"),
         ('{"version": 3, "name": 4}', "here: a thing of version 3, made by a newer fattn-probe; this one knows 2"),
-        ('{"version": "x"}', "here: a thing of version x, of an older format; this one knows 2"),
+        ('{"version": "x"}', "here: a thing of version x, in an older format; this one knows 2"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_its_place(text, message):

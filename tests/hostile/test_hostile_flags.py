@@ -158,11 +158,11 @@ WORDS = {
 
 
 EMPTY = {  # as an unset variable of a shell gives; it was the current folder
-    "plan ''": "the name is empty: name a shipped scenario, or a path",
+    "plan ''": "the name is empty: give the name of a shipped scenario, or a path",
     "compare ''": "the name is empty",
     "study ''": "the name is empty",
-    "regress ''": "the name is empty: name a shipped suite",
-    "run op.yaml --source tree --patch ''": "the name is empty: name a shipped patch",
+    "regress ''": "the name is empty: give the name of a shipped suite",
+    "run op.yaml --source tree --patch ''": "the name is empty: give the name of a shipped patch",
     "scenario new ''": "is empty: name a path",
     "scenario new ..": "..: is a folder, allowed: a new file",
     "kernel new ''": "file is empty: name a path",

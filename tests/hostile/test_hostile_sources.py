@@ -35,7 +35,7 @@ def whole():
         return Path(folder, FILE).read_bytes()
 
 
-TOO_LARGE, LINK, NO_TAR = "would unpack to more than", "link or a device", "not a whole tar archive"
+TOO_LARGE, LINK, NO_TAR = "would unpack to more than", "link or a device", "not a complete tar archive"
 OUTSIDE = "lies outside the folder it unpacks into"
 ARCHIVES = {
     "zeros": (lambda: packed(member("zeros", 3 << 30), MUCH), TOO_LARGE),

@@ -80,7 +80,7 @@ class Words:
 
 @dataclass(frozen=True, eq=False)
 class ColourScale:
-    """A look for each range of values: below `limits[0]`, between limits, from `limits[-1]` up; `odd` if not finite."""
+    """A look for each range: below `limits[0]`, between limits, `limits[-1]` or more; `odd` for non-finite values."""
 
     limits: tuple[float, ...]
     looks: tuple[Look, ...]

@@ -116,7 +116,7 @@ def _path(mark: Box | Stroke) -> tuple[str, str]:
 
 
 def _other(mark: Mark) -> str:
-    """The SVG of a text or of a matrix."""
+    """The SVG for a line of text or for a matrix."""
     if isinstance(mark, Words):
         anchor = ' text-anchor="end"' if mark.end else ""
         return f'<text x="{_n(mark.x)}" y="{_n(mark.y + BASELINE)}"{anchor}>{escape(mark.text)}</text>'

@@ -156,7 +156,7 @@ def units_of(devices: Iterable[Device | None]) -> str:
 
 
 def cc_order(cc: str) -> tuple[bool, float]:
-    """Sort key for `Device.cc`: compute capabilities first, then AMD's architectures, each from old to new."""
+    """Sort key for `Device.cc`: compute capabilities first, then AMD architectures, each from old to new."""
     return is_amd(cc), int(cc[3:], 16) if is_amd(cc) else float(cc)
 
 
@@ -216,7 +216,7 @@ def _parse(document: CatalogueFile, known: Mapping[str, Device], limits: Mapping
     own = {cc: {**limits.get(cc, {}), **entry} for cc, entry in _limits(document.table("limits")).items()}
     devices, invalid = dict[str, Device](), set[str]()
     for identifier, entry in document.table("devices").items():
-        complete = isinstance(entry, dict) and str(entry.get("like")) not in invalid  # else reported already
+        complete = isinstance(entry, dict) and str(entry.get("like")) not in invalid  # otherwise already reported
         made = _device(document, identifier, entry, {**known, **devices}, {**limits, **own}) if complete else []
         if isinstance(made, Device):
             devices[identifier] = made
@@ -278,7 +278,7 @@ def _wrong_values(document: CatalogueFile, key: tuple[str, ...], entry: Entry) -
 def _device(
     document: CatalogueFile, identifier: str, entry: Entry, known: Mapping[str, Device], limits_of: dict[str, Entry]
 ) -> Device | list[str]:
-    """A device, or problems that `_problems` does not find; its figures override `like` and the architecture."""
+    """A device, or problems that `_problems` does not find; its own figures override `like` and the architecture."""
     key = ("devices", identifier)
     like = entry.get("like")
     base = known.get(str(like))

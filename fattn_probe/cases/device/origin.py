@@ -75,10 +75,10 @@ MEASURED, UNKNOWN = Origin(Method.MEASURED), Origin()
 
 
 def parse_origin(text: str) -> Origin:
-    """The inverse of `str(origin)`; InputError for any other text."""
+    """The inverse of `str(origin)`; InputError for any other string."""
     match = SPELLING.fullmatch(text)
     if match is None:
-        raise InputError(f"origin {text!r}: not one of {', '.join(Method)}, or one of these and a build, as in b7551")
+        raise InputError(f"origin {text!r}: not one of {', '.join(Method)}, alone or with a build such as b7551")
     return Origin(Method(match["method"]), int(match["build"]) if match["build"] else None)
 
 

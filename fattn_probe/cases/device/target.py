@@ -1,4 +1,4 @@
-"""Targets, the places where a case runs: `sim:ID`, `gpu`, `gpu:N` or `cpu`."""
+"""Targets, the devices that can run a case: `sim:ID`, `gpu`, `gpu:N` or `cpu`."""
 
 import re
 from collections.abc import Mapping

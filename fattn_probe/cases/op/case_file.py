@@ -45,7 +45,7 @@ FILE = "blocks"
 class QuantBlocks:
     """The file of shared blocks in a folder; new blocks are appended.
 
-    The first blocks to be added replace the file of an earlier run.
+    The first blocks to be added replace the file from an earlier run.
     """
 
     folder: Path
@@ -81,17 +81,17 @@ class QuantBlocks:
 def read_blocks(of: Path, numbers: Sequence[int], size: int) -> Bytes:
     """The first `size` bytes (1-D) of the blocks with these numbers, from the file of blocks beside `of`.
 
-    InputError if that file is missing or too short, or if the count of numbers does not match `size`.
+    InputError if that file is missing or too short, or if there are too many or too few numbers for `size`.
     """
     if len(numbers) != -(-size // BLOCK) or min(numbers, default=0) < 0:
         raise InputError(f"{of}: {len(numbers)} block numbers do not match {size} bytes")
     path = of.parent / FILE
     if not path.is_file():
-        raise InputError(f"{of}: part of it is in {FILE}, a file that all ops of its folder share, which is missing")
+        raise InputError(f"{of}: part of it is in {FILE}, which all ops in its folder share, but that file is missing")
     check_readable(path, "the blocks of captured ops")
     stored = np.memmap(path, np.uint8, "r")
     if (max(numbers) + 1) * BLOCK > stored.size:
-        raise InputError(f"{path}: ends before a block of {of.name}")
+        raise InputError(f"{path}: the file ends before a block that {of.name} needs")
     return stored[: stored.size // BLOCK * BLOCK].reshape(-1, BLOCK)[list(numbers)].reshape(-1)[:size]
 
 
@@ -229,7 +229,7 @@ def case_of(file: GgufFile) -> CaseFile:
     """The case in a case file or a capture."""
     if file.fields.get("fattn.version") != VERSION:
         found = file.fields.get("fattn.version", "no such key")
-        raise InputError(f"{file.path}: not a case file of fattn-probe (fattn.version: {found}, expected {VERSION})")
+        raise InputError(f"{file.path}: not a fattn-probe case file (fattn.version: {found}, expected {VERSION})")
     names = [name for name in ("Q", "K", "V", "mask", "sinks") if f"fattn.{name}.root" in file.fields]
     # The tensors of a case file, including those whose bytes are in the file of blocks.
     tensors = dict(file.tensors)

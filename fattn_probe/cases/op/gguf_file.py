@@ -120,15 +120,15 @@ def write_gguf(path: Path, fields: Mapping[str, Field], tensors: Mapping[str, Te
 
 
 def allocate_gguf(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[str, Ne]]) -> dict[str, Bytes]:
-    """Make a file of zero-filled tensors, given by type and `ne`; returns their bytes as writable mappings."""
+    """Create a file of zero-filled tensors, given by type and `ne`; returns their bytes as writable mappings."""
     places, end = _places(path, fields, roots)
-    with writing(path), path.open("r+b") as file:  # reserve the space now: later, a write to a
-        os.posix_fallocate(file.fileno(), 0, end)  # full disk would kill the process
+    with writing(path), path.open("r+b") as file:  # reserve the space now: if the disk were full,
+        os.posix_fallocate(file.fileno(), 0, end)  # a later write would kill the process
     return {name: np.memmap(path, np.uint8, "r+", start, (size,)) for name, (start, size) in places.items()}
 
 
 def write_hollow(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[str, Ne]]) -> None:
-    """Make a sparse file of zero-filled tensors, which takes up almost no disk space."""
+    """Create a sparse file of zero-filled tensors, which takes up almost no disk space."""
     os.truncate(path, _places(path, fields, roots)[1])
 
 

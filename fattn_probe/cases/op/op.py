@@ -42,7 +42,7 @@ def row_size(name: str, ne0: int) -> int:
 
 
 def is_quantized(name: str) -> bool:
-    """Whether a type is quantised, that is, stores elements in blocks."""
+    """Whether a type is quantised (stores elements in blocks)."""
     return block_size(name) > 1
 
 
@@ -51,7 +51,7 @@ Ne = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Root:
-    """A contiguous allocation, as ggml_new_tensor_4d makes it; `ne` is in ggml's order, innermost first.
+    """A contiguous allocation, as ggml_new_tensor_4d creates it; `ne` is in ggml's order, innermost first.
 
     With a `period`, only the first `period` bytes (whole rows and whole pages) are stored, and the rest repeats them.
     """
@@ -132,7 +132,7 @@ class Sizes:
 
     @property
     def flop(self) -> int:
-        """Floating-point operations of the two matrix products, as test-backend-ops counts them."""
+        """Floating-point operations in the two matrix products, as test-backend-ops counts them."""
         return 2 * self.n_seq * self.n_head * self.n_q * self.n_kv * (self.hsk + self.hsv)
 
     @property
@@ -143,7 +143,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Params:
-    """The op's parameters; `max_bias` (ALiBi), `logit_softcap` and `n_kv_max` are off at 0, `prec` is a ggml_prec."""
+    """The op's parameters; 0 turns off `max_bias` (ALiBi), `logit_softcap` or `n_kv_max`; `prec` is a ggml_prec."""
 
     scale: float
     max_bias: float = 0.0
@@ -159,7 +159,7 @@ class Params:
 
     @property
     def factor(self) -> float:
-        """The factor on q.k: the scale, divided by the softcap if there is one."""
+        """The factor applied to q.k: the scale, divided by the softcap if there is one."""
         return self.scale / self.logit_softcap if self.logit_softcap else self.scale
 
 

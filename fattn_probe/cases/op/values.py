@@ -21,7 +21,7 @@ from fattn_probe.cases.op.op import (
 
 SMALLEST_NORMAL_F16, LARGEST_F16 = np.array([2**-14, 65504], np.float32).view(np.uint32) << 1  # without the sign
 
-AT_ONCE = 32768  # elements per call of `gguf`, which converts a long row 20 to 60 times as fast as many short rows
+AT_ONCE = 32768  # elements per call to `gguf`, which converts a long row 20 to 60 times as fast as many short rows
 
 
 def gguf_type(name: str) -> GGMLQuantizationType:
@@ -76,7 +76,7 @@ def rounded(values: F32, name: str) -> F32:
         return values
     if name == "f16":
         # The nearest f16, ties to even, in a quarter of the time that a conversion to f16 and back takes.
-        # Bitwise: add half of the last place that remains, minus one if that place is even, then truncate.
+        # Bitwise: add half a unit in the last remaining place, minus one bit if that place is even, then truncate.
         # Subnormal numbers and overflows are left to NumPy.
         flat = values.reshape(-1)
         bits = flat.view(np.uint32)

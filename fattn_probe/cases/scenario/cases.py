@@ -1,4 +1,4 @@
-"""The cases of scenario files, of recordings and of folders; each case is one fully resolved op."""
+"""The cases in scenario files, recordings and folders; each case is one fully resolved op."""
 
 import json
 from collections import Counter
@@ -164,7 +164,7 @@ RECORDED = ".gguf"
 
 
 def read_cases(file: Path) -> list[Case]:
-    """The cases of a scenario, or the recorded case of a `.gguf` file; for `FILE/CASE`, only this case."""
+    """The cases of a scenario, or the recorded case of a `.gguf` file; for `FILE/CASE`, only that case."""
     if file.parent.is_file():
         return [one_case(file.parent, file.name)]
     return [recorded_case(file)] if file.suffix == RECORDED else expand(load(file))
@@ -217,7 +217,7 @@ def cases_of(paths: Sequence[Path]) -> list[Case]:
 
 
 def told_apart(cases: Sequence[Case]) -> list[Case]:
-    """The cases; recordings with the same file name, such as those of two models, get their folder as a prefix."""
+    """The cases; recordings with the same file name, such as those from two models, get their folder as a prefix."""
     files = {case.source.path for case in cases if isinstance(case.source, Recording)}
     times = Counter(path.stem for path in files)
     return [

@@ -30,7 +30,7 @@ from fattn_probe.cases.scenario.schema import (
 from fattn_probe.cases.scenario.spec import Spec
 
 ENTRY_NAME = r"^[a-z0-9-]*$"
-"""The pattern of the name of a suite's entry."""
+"""The pattern for the names of a suite's entries."""
 BOUNDS = {
     "greater_than": ("gt", "more than {}"),
     "greater_than_equal": ("ge", "at least {}"),
@@ -173,7 +173,7 @@ def check(settings: object) -> tuple[Scenario | None, list[Refusal]]:
 
 
 def _checked(settings: dict[str, Any], variation: Variation, *, refuse: bool) -> tuple[Scenario | None, list[Refusal]]:
-    """The scenario from some settings, or its mistakes; `refuse` adds what ggml or the op would reject."""
+    """The scenario with these settings, or its mistakes; `refuse` adds what ggml or the op would reject."""
     try:
         scenario = Scenario.model_validate(settings)
     except ValidationError as error:
@@ -195,7 +195,7 @@ def _place(key: Key, case: Variation) -> Key:
 
 
 def checked(settings: object, name: str, prefix: str) -> Scenario:
-    """The scenario from some settings, with this name; InputError lists every mistake, each after the prefix."""
+    """The scenario with these settings and this name; InputError lists every mistake, each after the prefix."""
     scenario, problems = check(settings)
     if scenario is None:
         raise InputError("\n".join(f"{prefix}: {problem}" for problem in problems))

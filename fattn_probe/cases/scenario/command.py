@@ -40,7 +40,7 @@ def list_scenarios(folder: Path | None = None) -> list[Row]:
 
 
 def check(paths: Sequence[Path]) -> list[Row]:
-    """Check files, and all files in folders; returns the `path`, case names (`cases`) and `problems` of each.
+    """Check files, and all files in folders; returns the `path`, the case names (`cases`) and the `problems` for each.
 
     InputError if there are no files.
     """
@@ -75,7 +75,7 @@ def from_ops_yaml(text: str) -> str:
     """
     made = to_yaml(from_ops(text))
     filled = ", ".join(f"{key}={value}" for key, value in defaults_in(text).items())
-    return f"# omitted, so test-backend-ops' defaults: {filled}\n{made}" if filled else made
+    return f"# omitted, so with test-backend-ops' defaults: {filled}\n{made}" if filled else made
 
 
 def write(made: Sequence[Scenario], folder: Path) -> list[Path]:

@@ -49,7 +49,7 @@ class Fa3Outliers(_Data):
 
     kind: Literal["fa3_outliers"]
     scale: Positive = 1.0
-    """Factor on every element."""
+    """Factor applied to every element."""
     mean: Float32 = 0.0
     """Added to every element."""
     outlier: Positive = 10.0

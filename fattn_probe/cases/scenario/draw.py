@@ -55,13 +55,13 @@ class Logits:
 
 
 class Normals(Protocol):
-    """A source of uniform and normal numbers."""
+    """A source of uniformly and normally distributed numbers."""
 
     def random(self, size: tuple[int, ...], dtype: type[np.float32]) -> F32:
         """Uniform numbers in [0, 1)."""
 
     def standard_normal(self, size: tuple[int, ...], dtype: type[np.float32]) -> F32:
-        """Standard normal numbers."""
+        """Numbers from the standard normal distribution."""
 
 
 def stream(seed: int, number: int, counter: tuple[int, int] = (0, 0), *, steps: int = 0) -> np.random.Generator:
@@ -75,7 +75,7 @@ def stream(seed: int, number: int, counter: tuple[int, int] = (0, 0), *, steps: 
 
 @dataclass
 class Window:
-    """Part of each run of `length` uniform numbers, generated without the numbers before it.
+    """Part of each run of `length` uniform numbers, without generating the numbers before it.
 
     `run` is the next run; the part begins at number `first` of the run. A number is the upper 24 of 32 bits: the same
     value as Generator.random returns, but generated faster.
@@ -132,7 +132,7 @@ def draw(data: AnyData, name: str, shape: tuple[int, ...], rng: Normals, logits:
 
 
 RUNS = {"constant": 0, "uniform": 1, "extreme": 2}
-"""Uniform numbers per element, by kind; other kinds use normal numbers, which take a varying number of steps."""
+"""Uniform numbers per element, by kind; other kinds draw from a normal distribution, in a varying number of steps."""
 
 SEVERAL_RUNS = {"fa3_outliers"}
 """Kinds that need several passes over a head's elements, so they cannot be generated row by row."""
@@ -150,7 +150,7 @@ def blocks(mask: AnyMask, shape: MaskShape) -> Iterator[tuple[int, int, Halves]]
 
 
 def some_rows(mask: AnyMask, shape: MaskShape, sequence: int, queries: I64) -> Halves:
-    """The mask rows of some queries, f16 (queries, n_kv), equal to the same rows of the whole mask."""
+    """The mask rows of some queries, f16 (queries, n_kv), with the same values as in the whole mask."""
     rows = np.empty((len(queries), shape.n_kv), np.float16)
     for number in np.unique(queries // BLOCK):
         inside = np.flatnonzero(queries // BLOCK == number)
@@ -270,7 +270,7 @@ def _sparse(mask: Sparse, shape: MaskShape, sequence: int, queries: I64, level: 
 def mask_rows_read(case: Case, sequence: I64, query: I64) -> tuple[I64, I64]:
     """For each sequence and query (arrays), the sequence and the query whose mask row is read.
 
-    Without repetition, these are the given ones. With it, row r of a period of n rows has the mask of query r * n_q / n
+    Without repetition, they are the given ones. With it, row r of a period of n rows has the mask of query r * n_q / n
     of the first sequence, so that a period is an evenly spaced sample of the whole mask.
     """
     root, view = case.op.roots["mask"], case.op.tensors["mask"]

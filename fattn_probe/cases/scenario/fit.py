@@ -28,14 +28,14 @@ from fattn_probe.cases.scenario.mask import (
 MOST_KV, MOST_QUERIES = 4096, 64
 """Limits on a sample: KV rows in total, and queries per sequence; KV rows and queries are evenly spaced."""
 FAR = 4.0
-"""An element more than this many standard deviations from the mean counts as far."""
+"""An element is `far` if it is more than this many standard deviations from the mean."""
 
 
 @dataclass(frozen=True)
 class Spread:
     """The distribution of `count` sampled elements of a tensor.
 
-    `median` is the median of |element - mean|. `kurtosis` is 3 for normal and 1.8 for uniform numbers. `far` is the
+    `median` is the median of |element - mean|. `kurtosis` is 3 for a normal and 1.8 for a uniform one. `far` is the
     share of elements more than FAR standard deviations from the mean. `heads` is the largest standard deviation of a
     head as a multiple of the smallest. `channels` is the root mean square of the channels' means, after subtracting
     the overall mean and the effect of chance.
@@ -82,7 +82,7 @@ class ScenarioSample:
 
 def statistics_of(op: Op, inputs: Mapping[str, Bytes]) -> Statistics:
     """The statistics of an op and its input bytes."""
-    seen = []  # the KV rows that any query and head of a sequence sees; all rows if every query is fully masked
+    seen = []  # the KV rows seen by at least one query and head of a sequence; all rows if every query is fully masked
     for sequence in range(op.sizes.n_seq):
         every = np.ones(op.sizes.n_kv, np.bool_)
         rows = np.isfinite(mask_of(op, inputs, sequence)).any(axis=(0, 1)) if op.has_mask else every
@@ -115,7 +115,7 @@ def mask_of(op: Op, inputs: Mapping[str, Bytes], sequence: int) -> Floats:
 
 
 def spaced(places: I64, most: int) -> I64:
-    """At most `most` of the places, evenly spaced."""
+    """At most `most` of the positions, evenly spaced."""
     if places.size <= most:
         return places
     return places[np.linspace(0, places.size - 1, max(1, most)).astype(np.int64)]
@@ -167,15 +167,15 @@ def logits_of(op: Op, samples: Sequence[ScenarioSample]) -> tuple[float, float, 
 
 Settings = dict[str, Any]
 FLAT, HEAVY = 2.2, 3.3
-"""Elements are uniform if their kurtosis is below the first number, and have outliers if it is above the second."""
+"""Elements are uniform if their kurtosis is below the first value, and have outliers if it is above the second."""
 CHANCE = 4.0
-"""A deviation of at most this many standard errors counts as chance."""
+"""A deviation of at most this many standard errors is attributed to chance."""
 MOST_PASTS = 4
 """The number of positions of the first query that are tried, beginning with the most common one."""
 MOST_SEQUENCES = 16
 """The largest number of sequences in one cache that is considered."""
 LARGEST_F16, MOST_STDS = 65500.0, 6.0
-"""The largest f16, rounded down; and the number of standard deviations that a normal number may reach."""
+"""The largest f16, rounded down; and the number of standard deviations that a normally distributed value may reach."""
 SHARES = np.geomspace(1e-4, 0.3, 60)
 DIGITS = 4
 
@@ -203,7 +203,7 @@ def data_of(found: Spread) -> Settings:
 
 
 def extreme(found: Spread) -> Settings:
-    """A few large elements of equal size among small ones, for tensors whose normal outliers would exceed f16."""
+    """A few large elements of equal size among small ones, for tensors whose normal outliers would overflow f16."""
     share = min(1.0, max(found.far, found.std**2 / LARGEST_F16**2))
     magnitude = min(found.std / math.sqrt(share), LARGEST_F16)
     return {
@@ -265,7 +265,7 @@ def layouts(view: TensorView) -> Iterator[Settings]:
 
 
 def lies(view: TensorView, settings: Settings) -> bool:
-    """Whether a layout gives a view its offset, and its strides in all dimensions larger than 1."""
+    """Whether a layout reproduces a view's offset, and its strides in all dimensions larger than 1."""
     if settings.get("pad", 0) < 0:
         return False
     layout = Contiguous() if settings["kind"] == "contiguous" else View.model_validate(settings)
@@ -337,7 +337,7 @@ def kinds(recorded: Floats, queries: I64, n_kv_max: int) -> Iterator[AnyMask]:
 
 
 def ends(seen: Bools) -> tuple[I64, I64, int]:
-    """The first and last KV rows seen by each query of the first sequence; the largest number seen by any query."""
+    """The first and last KV rows seen by each query of the first sequence; the most rows seen by any query."""
     first = seen[0].argmax(axis=1)
     last = seen.shape[2] - 1 - seen[0, :, ::-1].argmax(axis=1)
     return first, last, int(seen.sum(axis=2).max())

@@ -152,17 +152,17 @@ def differences(recorded: Statistics, made: Statistics) -> Iterator[str]:
     for name, spread in recorded.tensors.items():
         own = made.tensors[name]
         if spread.heads > HEADS * own.heads:
-            said = f"the widest is {spread.heads:.3g} times as wide as the narrowest; here all have the same width"
+            said = f"the widest is {spread.heads:.3g} times as wide as the narrowest; in the scenario, all are the same"
             yield f"{name}'s heads: {said}"
         if spread.channels > CHANNELS * spread.std:
-            said = f"{spread.channels:.3g}, root mean square; here all channels have the same mean"
+            said = f"{spread.channels:.3g}, root mean square; in the scenario, all channels have the same mean"
             yield f"the means of {name}'s channels: {said}"
         chance = CHANCE / math.sqrt(2 * spread.count)
         if abs(own.std - spread.std) > (UNLIKE + chance) * spread.std:
             why = ", set to match the logits" if name == "Q" else ""
-            yield f"{name}'s width{why}: {spread.std:.3g} recorded, {own.std:.3g} made"
+            yield f"{name}'s width{why}: {spread.std:.3g} recorded, {own.std:.3g} generated"
     if abs(made.largest_weight - recorded.largest_weight) > UNLIKE_WEIGHT * recorded.largest_weight:
-        said = f"{recorded.largest_weight:.3g} recorded, {made.largest_weight:.3g} made"
+        said = f"{recorded.largest_weight:.3g} recorded, {made.largest_weight:.3g} generated"
         yield f"the largest softmax weight of a row, averaged over rows: {said}"
     if recorded.unseen > made.unseen:
         yield f"the contents of the {100 * recorded.unseen:.3g} % of KV rows that no query sees"

@@ -1,4 +1,4 @@
-"""Convert a FLASH_ATTN_EXT case's name in test-backend-ops into a scenario of the same op."""
+"""Convert the name of a FLASH_ATTN_EXT case in test-backend-ops into a scenario for the same op."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from fattn_probe.cases.op.op import TYPE_NAMES, block_size, default_scale
 from fattn_probe.cases.scenario.check import checked, nearest
 from fattn_probe.cases.scenario.schema import Scenario
 
-# test_flash_attn_ext::vars() had one type_KV until April 2026; now type_K, type_V, kv_view, v_is_view_of_k, n_kv_max.
+# Until April 2026, test_flash_attn_ext::vars() had type_KV; now: type_K, type_V, kv_view, v_is_view_of_k, n_kv_max.
 COMMON = ["hsk", "hsv", "nh", "nr23", "kv", "nb", "mask", "sinks", "max_bias", "logit_softcap", "prec", "permute"]
 OLD = [*COMMON, "type_KV"]
 NEW = [*COMMON, "type_K", "type_V", "kv_view", "v_is_view_of_k", "n_kv_max"]
@@ -62,7 +62,7 @@ _VALUES: dict[str, tuple[str, str, Callable[[str], Any]]] = {
 
 @dataclass(frozen=True)
 class OpsCase:
-    """The parameters of test_flash_attn_ext, under their own names; names of the old form are translated."""
+    """The parameters of test_flash_attn_ext, under their own names; names in the old form are translated."""
 
     hsk: int
     hsv: int
@@ -85,7 +85,7 @@ class OpsCase:
 
 
 def from_ops(text: str, *, separate_V: bool = False) -> Scenario:
-    """The scenario of a case such as `FLASH_ATTN_EXT(hsk=64,hsv=64,nh=4,...)`; InputError lists its mistakes.
+    """The scenario for a case such as `FLASH_ATTN_EXT(hsk=64,hsv=64,nh=4,...)`; InputError lists its mistakes.
 
     As in test_flash_attn_ext::build_graph, K and V are views into an allocation that is twice as large in dimension 1
     of memory, and sizes are padded to whole blocks. Names in the old form do not say whether V is a view of K: for

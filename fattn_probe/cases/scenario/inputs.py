@@ -118,8 +118,8 @@ AT_ONCE = 2**16  # numbers generated at a time; few enough to stay in the CPU's 
 class GeneratedRows:
     """The rows of K or V that the op reads, rounded to their type: [sequence, head, slice] gives (rows, head size).
 
-    Uniform, constant and extreme data can start at any row. Data with normal numbers, which take a varying number of
-    draws, are generated one head at a time, in order. The last `keep` heads stay in memory;
+    Uniform, constant and extreme data can start at any row. Normally distributed numbers, which take a varying number
+    of draws, are generated one head at a time, in order. The last `keep` heads stay in memory;
     reading an earlier one restarts the stream. Threads may share an object.
     """
 

@@ -115,7 +115,7 @@ REPEATS_ABOVE = 1 << 30
 LEAST_PERIOD = 16 << 20
 MOST_PERIOD = 1 << 30
 MOST_PERIODS = 4096
-"""Each period is a memory mapping of the process; Linux allows 65,530 (vm.max_map_count)."""
+"""Each period is a memory mapping of the process; Linux allows 65,530 of them (vm.max_map_count)."""
 PAGE = 4096
 
 

@@ -127,7 +127,7 @@ def _mask(op: Scenario) -> Iterator[Refusal]:
             reason = f"{op.max_bias:g} without a mask (ggml asserts one), allowed: 0, or set `mask`"
             yield Refusal(("max_bias",), reason)
         if op.n_kv_max > 0:
-            yield Refusal(("n_kv_max",), f"{op.n_kv_max} bounds the entries of a mask, allowed: 0, or set `mask`")
+            yield Refusal(("n_kv_max",), f"{op.n_kv_max}, but there is no mask to bound, allowed: 0, or set `mask`")
         return
     if op.n_kv_max > op.n_kv:
         yield Refusal(("n_kv_max",), f"{op.n_kv_max} is more than the {op.n_kv} KV rows, allowed: at most {op.n_kv}")

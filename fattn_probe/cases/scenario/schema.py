@@ -134,7 +134,7 @@ class Tolerance(Spec):
 
 
 class TracePlace(Spec):
-    """The place in a launch that `inspect` follows."""
+    """The part of a launch that `inspect` follows."""
 
     block: Index = 0
     """Linear index of the block in its grid."""

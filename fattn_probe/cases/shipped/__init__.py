@@ -44,7 +44,7 @@ def find(kind: Kind, word: str | Path, others: Callable[[Path], Mapping[str, Pat
     InputError with the nearest names if nothing is found. A word with a suffix other than .yaml is a path.
     """
     if word == "":  # perhaps an unset variable; Path would read it as the current folder
-        raise InputError(f"the name is empty: name a shipped {kind}, or a path")
+        raise InputError(f"the name is empty: give the name of a shipped {kind}, or a path")
     path, root = Path(word), folder(kind)
     try:
         if path.exists():

@@ -19,7 +19,7 @@ MISS = re.compile(r"^(?:cache_miss|recache)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Objects:
-    """The numbers of objects in one build that were `compiled`, or `reused` from ccache."""
+    """How many objects in one build were `compiled`, and how many were `reused` from ccache."""
 
     compiled: int = 0
     reused: int = 0

@@ -36,7 +36,7 @@ def find_kernel(tree: Tree, text: str) -> KernelCase:
 
 
 def status_line(progress: Progress) -> Text:
-    """The progress line: a bar, the steps done of the total, the time so far, the time left, the current step."""
+    """The progress line: a bar, the finished and total steps, the time so far, the time left, the current step."""
     filled = BAR * progress.done // max(progress.total, 1)
     left = "" if progress.left is None else f", about {clock(progress.left)} left"
     return Text.assemble(

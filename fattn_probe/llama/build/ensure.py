@@ -1,4 +1,4 @@
-"""Find builds, and make missing builds or extend builds that lack a kernel, a program or a file."""
+"""Find builds, create missing ones, and extend builds that lack a kernel, a program or a file."""
 
 import contextlib
 import glob
@@ -48,11 +48,11 @@ def ensure(
     jobs: int | JobSlots | None = None,
     again: bool = False,
 ) -> Build:
-    """The build for a request with at least these kernels and programs; made or extended if necessary.
+    """The build for a request with at least these kernels and programs; created or extended if necessary.
 
     `sources` are additional files of ggml-cuda/ and ggml-base, `architectures` those of libllama. `full` compiles all
-    that upstream compiles, `dry` only the parts for dry runs on a simulated GPU. A complete build is verified and
-    returned. A build is made and extended under a lock. `again` compiles everything anew, without reusing objects.
+    files that upstream compiles, `dry` only the parts for dry runs on a simulated GPU. A complete build is verified and
+    returned. Builds are created and extended under a lock. `again` compiles everything anew, without reusing objects.
     """
     names = tuple(case.name for case in kernels)
     wanted = Contents(
@@ -179,7 +179,7 @@ def open_build(folder: Path) -> Build:
     try:
         build = Build(folder.absolute(), MANIFESTS.read(folder / MANIFEST), None)  # gdb runs in another folder
     except InputError as error:
-        raise InputError(f"{folder} is not a build of fattn-probe: it has no complete {MANIFEST}: {error}") from None
+        raise InputError(f"{folder} is not a fattn-probe build: it has no complete {MANIFEST}: {error}") from None
     sealed = read_seal(folder)
     if sealed is None:
         raise InputError(f"{folder} has no record of its contents ({SEAL}): build and export it again")

@@ -27,7 +27,7 @@ MODEL_OPTIMISATION = ("-O0",)  # libllama only builds graphs, so fast compiling 
 COUNTERS = "sim/counters.cpp"  # the source that provides gcov's library
 # Compared with -O2, kernels compute the same bits, run 1 to 2 % slower, and compile in 65 to 85 % of the time (tile
 # kernels, whose unrolled code is huge, in half). -fexpensive-optimizations fuses the multiply-adds. Unused for mma and
-# vec kernels that report each access, because without unrolling their local arrays stay in memory.
+# vec kernels that report each access, because without unrolling, their local arrays stay in memory.
 SIM_QUICK = ("-O1", "-fexpensive-optimizations")
 # More headers for files of ggml-cuda/: cooperative_groups.h and mma.h, as for whole programs; a stand-in for CUB
 PROGRAM_HEADERS, LIBRARY_HEADERS = "-Inative/sim/program/include", "-Inative/sim/library"
@@ -35,12 +35,12 @@ MORE_HEADERS = {
     **dict.fromkeys(("softmax.cu", "lightning-indexer.cu"), (PROGRAM_HEADERS,)),
     **dict.fromkeys(("argsort.cu", "top-k.cu", "sum.cu", "mean.cu", "cumsum.cu"), (LIBRARY_HEADERS,)),
 }
-# Makes launching code the same in every file, whatever constants its headers have (see `machine/run/executed`).
+# Makes launching code identical in every file, whatever constants its headers define (see `machine/run/executed`).
 LAUNCHING = (*UNOPTIMISED, "-ftoplevel-reorder", "-fno-keep-static-consts", "-ffunction-sections", "-fmerge-constants")
 BROADCAST = "binbcast.cu"
-"""Its hundreds of kernels do one operation per element, so -O0 gives the same bits, and takes half of -O1's 19 s."""
+"""Its hundreds of kernels do one operation per element, so -O0 gives the same bits, in half of the 19 s of -O1."""
 BODIES_ALONE = re.compile(r"/fattn-probe-(?:common|mma|tile|vec)-")
-"""Files with the body of one attention kernel, or with kernels that run beside attention kernels."""
+"""Files with the body of one attention kernel, or with kernels that run alongside attention kernels."""
 MUTANTS = "mutants"
 """The patch that puts faults behind switches (`lab/detect/schema.py`); its kernels include the switches' header."""
 SWITCHES = ("-include", "native/sim/mutant.h")
@@ -151,7 +151,7 @@ class Flags:
 
     def link(self, output: str) -> tuple[str, ...]:
         """The link command, without inputs, for a shared library in lib/ or a program in bin/."""
-        # Every warp instruction calls a function of the simulator, so these calls must not go through the PLT.
+        # Every warp instruction calls a function in the simulator, so these calls must not go through the PLT.
         direct = ("-Wl,-Bsymbolic-functions",) if self.request.engine == "sim" else ()
         counted = (COUNTED,) if self.request.flavour == "coverage" else ()
         library = (f"-Wl,-soname,{Path(output).name}", "-shared", *direct, *counted)

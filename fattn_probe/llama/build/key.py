@@ -32,14 +32,14 @@ WITH_LIBLLAMA = (CAPTURE, DEVICE_CAPTURE)
 PROGRAMS = (RUNNER, CPU_RUNNER, TEST_BACKEND_OPS, *WITH_LIBLLAMA)
 SANITIZERS = ("address", "undefined")
 OWN_CHECKS = ("check", "count")
-"""Flavours that use g++'s hooks for data races, which cannot be combined with its address sanitizer."""
+"""Flavours that use the hooks of g++'s thread sanitizer, which cannot be combined with its address sanitizer."""
 MANIFEST = "manifest.json"
 OVERLAY = "overlay"  # the source as compiled, in a build folder
 
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """A description of the build to find or make.
+    """A description of the build to find or create.
 
     `arch` is nvcc's number without sm_ ("90", "120a"), or an AMD name ("gfx942"). `patches` are unified diffs, applied
     to the overlay in order. `quants` are K-V type pairs ("q8_0-f16"), or ("all",): fattn.cu can then also choose
@@ -109,8 +109,8 @@ def not_with_address(flavour: str, sanitize: Iterable[str]) -> str:
     if flavour not in OWN_CHECKS or "address" not in sanitize:
         return ""
     return (
-        f"flavour {flavour} cannot be combined with the sanitizer address: g++ does not support both; "
-        "check finds out-of-bounds accesses by itself"
+        f"the {flavour} flavour cannot be combined with the address sanitizer: g++ does not support the two together; "
+        "the check flavour finds out-of-bounds accesses by itself"
     )
 
 
@@ -143,7 +143,7 @@ class Contents:
     """The contents of a build folder; they only grow.
 
     `kernels` are names of kernel cases ("mma 64,64,8,8") or of single kernels of a case, `sources` names of additional
-    files of ggml-cuda/ and ggml-base, `architectures` files of libllama that only some models call. `libllama` is the
+    files of ggml-cuda/ and ggml-base, `architectures` files of libllama that only some models need. `libllama` is the
     digest of libllama's source, empty in a build without it. A `dry` build can launch kernels, but not run them.
     """
 
@@ -226,7 +226,7 @@ MANIFESTS = Document("a build's manifest", Manifest, version=2, indent=2, from_f
 class Build:
     """A finished build; `request` is None for a build opened from a folder.
 
-    `objects` counts the objects that were compiled to make it; None if it existed already.
+    `objects` counts the objects that were compiled for it; None if it already existed.
     """
 
     folder: Path

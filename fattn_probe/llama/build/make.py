@@ -87,7 +87,7 @@ def extend(
     jobs: int | JobSlots | None,
     again: bool,
 ) -> Build:
-    """Compile the parts of `contents` that a build folder lacks, or with `again` all parts; the caller holds the lock.
+    """Compile the parts of `contents` that a build folder lacks or, with `again`, all parts; the caller holds the lock.
 
     No runner can load the libraries while they are replaced. The manifest is written last.
     """
@@ -156,7 +156,7 @@ def check_contents(tree: Tree, contents: Contents, sources: Sources) -> None:
         raise InputError(f"source {tree.spec!r}: this tree has no libllama, which models need")
     if not sources.cpu and any("cpu" in BACKENDS[name] for name in contents.programs):
         raise InputError(
-            f"source {tree.spec!r}: this tree's CPU backend of ggml is too old for fattn-probe to build: "
+            f"source {tree.spec!r}: this tree's ggml CPU backend is too old for fattn-probe to build: "
             "ggml/src/ggml-cpu/CMakeLists.txt has no list GGML_CPU_SOURCES"
         )
     for name in contents.kernels:
@@ -166,7 +166,7 @@ def check_contents(tree: Tree, contents: Contents, sources: Sources) -> None:
 def make_plan(
     request: BuildRequest, toolchain: Toolchain, contents: Contents, sources: Sources, heaviest: tuple[str, ...] = ()
 ) -> Plan:
-    """The plan of a build; `heaviest` is as in `Planner`."""
+    """The plan for a build; `heaviest` is as in `Planner`."""
     cudart = toolchain.cudart.name if toolchain.cudart else None
     if toolchain.cuda_include.is_relative_to(cache_dir()):  # so that commands are the same for any cache folder
         include = Path(os.path.relpath(toolchain.cuda_include, folder_of(request, key_of(request, toolchain.versions))))
@@ -182,7 +182,7 @@ def plan_build(
     full: bool = False,
     sources: Iterable[str] = (),
 ) -> tuple[Path, Plan]:
-    """The folder and the plan of a build that starts from nothing; writes no files."""
+    """The folder and the plan for a build from scratch; writes no files."""
     toolchain = find_toolchain(request.engine)
     contents = Contents(tuple(case.name for case in kernels), tuple(sources), tuple(programs), full)
     tree_sources = read_sources(request.tree, request.quants, toolchain.machine)
@@ -192,7 +192,7 @@ def plan_build(
 
 
 def add_missing(build: Build, symbol: str, progress: Report = silent) -> Build:
-    """Add the source of a missing symbol to a build, and relink, after a program called it (exit status 87).
+    """Add the source of a missing symbol to a build, and relink, after a program has called it (exit status 87).
 
     BuildError if no file of the tree defines the symbol, or if the build was opened without its source.
     """
@@ -216,7 +216,7 @@ def add_missing(build: Build, symbol: str, progress: Report = silent) -> Build:
 
 
 def defining(name: str, request: BuildRequest, sources: Sources) -> Contents:
-    """The contents (one kernel or one file) that define a demangled function; empty if no file of the tree does.
+    """The contents (one kernel or one file) that define a demangled function; empty if no file in the tree does.
 
     If kernels are compiled separately, a host function that launches them is in a separate file.
     """

@@ -31,7 +31,7 @@ SHOWN_ERRORS = 12
 LOG_TAIL = 15
 TICK_SECONDS = 1.0
 CACHED_SECONDS = 0.5
-"""A compile faster than this was a hit in ccache."""
+"""A compile that took less than this many seconds was a ccache hit."""
 RECORDS = (".ninja_log", ".ninja_deps")
 """Ninja's own files in a folder. Ninja crashes if they are damaged; if they are missing, it runs the steps again."""
 CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS)
@@ -41,7 +41,7 @@ GIB_A_COMPILE = 1.5  # memory that nvcc needs for the heaviest kernel instances
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a build: steps done of the total, the current step's label, seconds since the start.
+    """The progress of a build: finished and total steps, the current step's label, seconds since the start.
 
     `left` is the estimated time left in seconds, None if unknown.
     """
@@ -113,7 +113,7 @@ class TimeLeft:
 
     @property
     def seconds(self) -> float | None:
-        """The estimated seconds left: the longest step or, if more, all steps divided by the jobs; None if unknown."""
+        """The estimated seconds left: the longest step or, if more, the total divided by the jobs; None if unknown."""
         expected = {**self.known, **self.finished}
         samples = [expected[label] for label in self.labels if label in expected]
         if not samples:
@@ -128,7 +128,7 @@ class TimeLeft:
 
 
 class JobSlots:
-    """Slots for compiles that several ninja processes share, with GNU make's jobserver protocol.
+    """Slots for compiles that several ninja processes share, using GNU make's jobserver protocol.
 
     A thread takes a slot before it runs ninja or other work that keeps a core busy; ninja takes more while slots are
     free. `begin` is called when a build's files have been written, before anything is compiled.
@@ -232,7 +232,7 @@ def run_ninja(
     output = "\n".join(lines)
     (folder / "build.log").write_text(output + "\n")
     if code != 0 and (full := os.strerror(errno.ENOSPC)) in output:
-        raise MachineError(f"{folder}: {failed_step(output)} cannot be made: {full}")
+        raise MachineError(f"{folder}: {failed_step(output)} cannot be built: {full}")
     if code != 0:
         errors = "\n".join(first_errors(output)) if code > 0 else f"ninja was {describe_code(code)}"
         raise BuildError(f"building {failed_step(output)} failed:\n{errors}\nComplete log: {folder / 'build.log'}")

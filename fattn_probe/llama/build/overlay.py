@@ -187,7 +187,7 @@ def declare_cases(cuda: Path, cases: Iterable[KernelCase]) -> None:
     """Declare every kernel case `extern` at the end of the header that defines its macro.
 
     Upstream's own list has gaps (head sizes 192 and 576 in October 2026), so fattn.cu would compile those kernels a
-    second time: 40 s, most of the time of a debug build.
+    second time: 40 s, most of the time that a debug build takes.
     """
     lines: dict[str, list[str]] = {}
     for case in cases:
@@ -199,10 +199,10 @@ def declare_cases(cuda: Path, cases: Iterable[KernelCase]) -> None:
 
 
 def rewrite_files(paths: Iterable[Path], style: Style) -> None:
-    """Rewrite CUDA files to C++, in place; if kernels are compiled separately, attention files get a second version.
+    """Rewrite CUDA files as C++, in place; if kernels are compiled separately, attention files get a second version.
 
     The second version of a header launches the kernels but has no bodies, so a change in a body does not change it. The
-    kernels of COMMON, which run beside other kernels, have their bodies only in a third version. To debuggers and
+    kernels of COMMON, which run alongside others, have their bodies only in a third version. To debuggers and
     compilers, all versions have the name and line numbers of the first.
     """
     tasks = dict[Path, Task]()
@@ -224,7 +224,7 @@ def rewrite_files(paths: Iterable[Path], style: Style) -> None:
 
 @functools.lru_cache(maxsize=4)
 def rewritten(tasks: tuple[Task, ...]) -> list[str]:
-    """The rewritten texts of files.
+    """The text of each file after rewriting.
 
     Rewriting all files takes two seconds, so the results are cached for trees in which only a few files change.
     """

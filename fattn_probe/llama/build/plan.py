@@ -99,7 +99,7 @@ class Planner:
         return [step.output for step in self.base_compiles()]
 
     def base_compiles(self) -> list[BuildStep]:
-        """The steps that compile libggml-base.so, without files that no program calls."""
+        """The steps that compile libggml-base.so, without files that no program needs."""
         programs = set(self.contents.programs)
         unused = UNUSED if programs == {RUNNER} else () if TEST_BACKEND_OPS in programs else UNUSED_BY_MOST
         left_out = () if self.contents.full else set(unused) - set(self.contents.sources)
@@ -135,12 +135,12 @@ class Planner:
         return list(dict.fromkeys([heaviest[0], *cases, heaviest[1], *wanted, *heaviest[2:]]))
 
     def cuda_library(self) -> list[BuildStep]:
-        """The steps of libggml-cuda.so: kernels, stand-ins for CUDA's libraries, stubs for everything not built."""
+        """The steps for libggml-cuda.so: kernels, stand-ins for CUDA's libraries, stubs for everything not built."""
         sim = self.flags.request.engine == "sim"
         names = self.kernel_sources()
         compiles = [self.compile(f"{CUDA}/{name}", self.flags.kernel(name), log=not sim) for name in names]
         if sim:
-            dry = self.contents.dry and self.flags.request.flavour not in ("check", "count")  # these need hooks
+            dry = self.contents.dry and self.flags.request.flavour not in ("check", "count")  # they need hooks
             unused = SIM_KERNELS if dry else TENSOR_CORES if is_amd(self.flags.request.arch) else ()  # NVIDIA only
             counters = (COUNTERS,) if self.flags.request.flavour == "coverage" else ()
             files = (SIM_HOST, DEBUGGED, *counters, *(name for name in SIM_KERNELS if name not in unused))
@@ -165,7 +165,7 @@ class Planner:
     ) -> tuple[BuildStep, BuildStep]:
         """The steps that write and compile stubs for a library made of `objects` and linked against `libraries`.
 
-        Libraries that this build makes are given as their objects, in `provided`. Ninja starts with the step that has
+        Libraries that this build creates are given as their objects, in `provided`. Ninja starts with the step that has
         the most dependents, and would otherwise compile those objects first and the heavy kernels last.
         """
         command = ["python3", "-I", STUBS_SCRIPT.name, "--output", source]
@@ -216,7 +216,7 @@ class Planner:
 
 
 def derived(contents: Contents, sources: Sources) -> tuple[str, ...]:
-    """The files that launch a build's separately compiled kernels, and those with the kernels that run beside them.
+    """The files that launch a build's separately compiled kernels, and those with the kernels that run alongside them.
 
     Files in `contents.sources` are left out.
     """
@@ -226,7 +226,7 @@ def derived(contents: Contents, sources: Sources) -> tuple[str, ...]:
 
 
 def case_file(name: str) -> str:
-    """The generated .cu file of the kernel case with this name: `fattn-probe-mma-64-64-8-8.cu` for `mma 64,64,8,8`."""
+    """The generated .cu file for the kernel case with this name: `fattn-probe-mma-64-64-8-8.cu` for `mma 64,64,8,8`."""
     words = name.replace("GGML_TYPE_", "").lower().replace(" ", "-").replace(",", "-")
     return f"{CASE_PREFIX}{words}.cu"
 
@@ -261,7 +261,7 @@ def case_text(case: KernelCase) -> str:
 
 
 def common_text(file: str, cases: Iterable[KernelCase], common: Mapping[str, Sequence[str]]) -> str:
-    """The text of a file with the `common` kernels (template parameters by name) that run beside the kernels of cases.
+    """The text of a file with the `common` kernels (template parameters by name) that run alongside the cases' kernels.
 
     The text has all instances for the sizes and columns of the cases, but fixup kernels only for stream-K kernels.
     """

@@ -1,7 +1,7 @@
 """Precompile the headers that all attention kernels include: they take as long to compile as a small kernel itself.
 
 The compiler reads our header before a kernel's file (`-include`). If a precompiled header is beside it, g++ uses that
-one instead, and makes the same object, bit for bit. The depfile then does not list the included headers, by which
+one instead, and produces the same object, bit for bit. The depfile then does not list the included headers, by which
 ccache and ninja identify an object. So each kernel's file begins with a line that contains their digest.
 """
 
@@ -42,7 +42,7 @@ def digest_line(folder: Path, state: str) -> str:
 def precompiled(folder: Path, plan: Plan, env: Mapping[str, str], compilers: Sequence[str]) -> Iterator[None]:
     """Link precompiled headers for the plan's kernels into a build folder, for the duration of the block.
 
-    The headers are from earlier builds, or are made now if at least FEW kernels are missing. A header that does not
+    The headers are from earlier builds, or are created now if at least FEW kernels are missing. A header that does not
     compile is left out: compiling the kernels then shows its errors. If the cache is read-only, or removes a header in
     use, g++ reads the headers themselves.
     """

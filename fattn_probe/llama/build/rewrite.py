@@ -1,4 +1,4 @@
-"""Rewrite CUDA C++ to C++17 for the simulator; every token stays on its line."""
+"""Rewrite CUDA C++ as C++17 for the simulator; every token stays on its line."""
 
 import re
 from dataclasses import dataclass
@@ -106,9 +106,9 @@ def _rewrite_lockstep(draft: Draft) -> None:
 
 
 def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPSTREAM) -> Rewritten:
-    """Rewrite the CUDA C++ of `path` to C++17 that compiles after the simulator's prelude.
+    """Rewrite the CUDA C++ of `path` as C++17 that compiles after the simulator's prelude.
 
-    Line numbers stay, so file:line refers to the source. `known_ptx`: the functions in `simt::ptx` (mangled mnemonics).
+    Lines do not move, so file:line refers to the source. `known_ptx`: the functions in `simt::ptx` (mangled mnemonics).
     """
     draft = draft_of(tokenize(text))
     device = device_spans(draft)

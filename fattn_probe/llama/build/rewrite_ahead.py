@@ -26,8 +26,8 @@ STATEMENT_ENDS = frozenset({"{", "}", ";"})
 def rewrite_shuffles(draft: Draft, device: Spans) -> None:
     """Turn a loop of `x += __shfl_xor_sync(mask, x, offset, width)`, for offset, offset/2 ... 1, into one butterfly.
 
-    A loop of `x = f(x, __shfl_xor_sync(...))` becomes one too. The loop stays and runs once, because a pragma may
-    precede it. Other loops with shuffles stay unchanged.
+    A loop of `x = f(x, __shfl_xor_sync(...))` becomes one too. The loop itself stays and runs once, because a pragma
+    may precede it. Other loops with shuffles are not changed.
     """
     for start in draft.where.get("for", ()):
         close = draft.mates[start + 1]
@@ -45,7 +45,7 @@ def rewrite_shuffles(draft: Draft, device: Spans) -> None:
 
 
 def _operation(header: str, body: str) -> str | None:
-    """The statement that replaces all iterations of such a loop; None for any other loop."""
+    """The statement that replaces all iterations of a loop of shuffles; None for any other loop."""
     turns, match = HEADER.fullmatch(header), SUM.fullmatch(body) or CALL.fullmatch(body)
     if turns is None or match is None:
         return None
@@ -76,7 +76,7 @@ def rewrite_ahead(draft: Draft, device: Spans) -> None:
         sums = {argument for name, argument in called if name == MULTIPLY}
         loaded = {argument for name, argument in called if name.startswith(LOADS)}
         declared = _declared(draft, start, end)
-        # A sum declared in the loop is initialised in each iteration; instructions after the loop would miss that.
+        # A sum declared in the loop is initialised in each iteration; instructions run after the loop would miss that.
         if sums and not sums & declared and all(_harmless(draft, index) for index in _body(draft, start, end)):
             draft.before(start, f"simt::begin_ahead({'true' if loaded <= declared else 'false'}); ")
             draft.after(end, " simt::end_ahead();")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from fattn_probe.llama.cxx.tokens import Draft, Spans
 
-# With -use_fast_math, as in ggml, expf and __expf are the same instruction, and so the same function here.
+# With -use_fast_math, as in ggml, expf and __expf are the same instruction, and so one function of the simulator.
 APPROXIMATED = """
     expf exp2f exp10f logf log2f log10f powf sinf cosf tanf tanhf sqrtf rsqrtf fdividef
     __expf __exp10f __logf __log2f __log10f __powf __sinf __cosf __tanf __fdividef __frcp_rn
@@ -30,7 +30,7 @@ def rewrite_divisions(draft: Draft, device: Spans) -> None:
     """Turn `a / b` into `a *simt::divided_by* b`, `a % b` likewise, and `a /= b` into `a *= simt::reciprocal_of = b`.
 
     Overloads then select the kind of division by the operand types. Precedence and associativity do not change, because
-    they are the same for `*` and `/`. A division stays if both operands are `sizeof` or integer literals.
+    they are the same for `*` and `/`. A division is kept if both operands are `sizeof` or integer literals.
     """
     for index in draft.where.get("/", ()):
         left, right = index - 1, index + 1

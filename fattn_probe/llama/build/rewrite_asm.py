@@ -7,7 +7,7 @@ from itertools import pairwise
 from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft
 
 ALIKE = (
-    (r"\.L2::\d+B", ""),  # a hint about how much the L2 cache fetches, without effect here
+    (r"\.L2::\d+B", ""),  # a hint about how much the L2 cache fetches, which the simulator ignores
     (r"\.(x\d(?:\.trans)?)\.m8n8", r".m8n8.\1"),
     (r"^(ldmatrix\.\S*)\.shared", r"\1"),  # in C++, the address has a type
     (r"\.approx\.ftz", ".approx"),
@@ -80,7 +80,7 @@ def _alternatives(draft: Draft, opener: int, strings: list[int]) -> tuple[tuple[
 
 
 def _call(draft: Draft, statement: AsmStatement, functions: list[str]) -> None:
-    """Replace the statement by a call; each operand's expression stays in place.
+    """Replace the statement with a call; each operand's expression stays in place.
 
     With several functions, each replaces the text of its branch, so the preprocessor still chooses.
     """
@@ -101,7 +101,7 @@ def _call(draft: Draft, statement: AsmStatement, functions: list[str]) -> None:
 
 
 def rewrite_asm(draft: Draft, known_ptx: frozenset[str]) -> tuple[tuple[str, int], ...]:
-    """Replace inline PTX by calls to `simt::ptx`; returns the instructions (mnemonic, line) that `simt::ptx` lacks."""
+    """Replace inline PTX with calls to `simt::ptx`; returns the instructions (mnemonic, line) missing from it."""
     unknown = []
     starts = sorted(index for keyword in ("asm", "__asm__", "__asm") for index in draft.where.get(keyword, ()))
     for statement in filter(None, (parse_asm(draft, start) for start in starts)):

@@ -16,7 +16,7 @@ VECTORS = frozenset({"int2", "int4", "uint2", "uint4", "float2", "float4"})
 KEYWORDS = ("__device__", "__constant__", "__managed__")
 ATTRIBUTES = frozenset({"alignas", "__align__", "__attribute__", "decltype"})
 ELSEWHERE = frozenset({"extern", "const", "constexpr", "template", "using", "typedef", "operator"})
-"""Words of declarations that need no mark, because they allocate no memory here, or memory that is never written."""
+"""Words of declarations that need no mark, because these allocate no memory, or memory that is never written."""
 TYPES = frozenset({"struct", "union", "class", "enum"})
 
 

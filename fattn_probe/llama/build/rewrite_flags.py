@@ -3,8 +3,8 @@
     template<int DV, bool needs_fixup> static __device__ void process_tile(float * dst) { if (needs_fixup) { ... } }
 
 g++ would compile `process_tile`, and everything inlined into it, once for each value. So the body moves to a function
-that takes the flag as an argument, and the template only calls it. A kernel of fattn-mma-f16.cuh then compiles in half
-the time, and one of fattn-tile.cuh for a single head in two thirds of it; the outputs have the same bits.
+that takes the flag as an argument, and the template only calls it. A kernel in fattn-mma-f16.cuh then compiles in half
+the time, and one in fattn-tile.cuh for a single head in two thirds; the outputs have the same bits.
 """
 
 import re
@@ -21,7 +21,7 @@ BEFORE, AFTER = frozenset({"(", "!", "&&", "||", "=", ","}), frozenset({")", "&&
 CONSTANT = frozenset({"constexpr", "static_assert", "case", "template", "using", "static"})
 """Words in statements whose conditions must be constant expressions."""
 UNREPEATABLE = frozenset({"=", "...", "auto", "decltype"})
-"""Signs of function headers that are not rewritten: a default, a pack, a type deduced from the body."""
+"""A function header with one of these is not rewritten: a default, a pack, a type deduced from the body."""
 NESTED = r"\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\)"
 ASKED = re.compile(rf"SIMT_IS_CONSTANT{NESTED}")
 """The test that `rewrite_products` inserts."""
@@ -89,7 +89,7 @@ def rewrite_flags(draft: Draft) -> None:
 
 
 def _template(draft: Draft, function: Function) -> Template | None:
-    """The template of a function whose body can be moved, with all bool parameters as flags; None for any other."""
+    """The template of a function whose body can be moved, with all bool parameters as flags; None for other ones."""
     first = template_of(draft, function.header)
     if first == UNMATCHED or draft.directives(first, function.start - 1):
         return None
@@ -171,7 +171,7 @@ def _calls(draft: Draft, caller: Function, found: Mapping[str, Sequence[Template
 def _move(draft: Draft, template: Template) -> None:
     """Move a template's body to a function that takes its flags as arguments, and call that function.
 
-    Where `rewrite_products` tests whether a condition is constant, the test covers both values of a flag in it.
+    Where `rewrite_products` tests whether a condition is constant, the test covers both values of a flag used there.
     """
     function, flags = template.function, template.names(template.flags)
     for index in range(function.start, function.stop):

@@ -10,11 +10,11 @@ from fattn_probe.llama.cxx.includes import INCLUDE
 from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft, Span
 
 NEEDED = frozenset({"__host__", "constexpr", "auto"})
-"""Words of device functions that must keep their bodies, because launch bounds or a return type depend on the body."""
+"""Keywords of device functions that keep their bodies, because launch bounds or a return type depend on the body."""
 Bodies = Literal["all", "device", "kernels", "none"]
 """Which functions of a header keep their bodies: all, those that a kernel may call, the kernels, or none.
 
-An object compiled without some bodies need not be compiled again if only those bodies change.
+An object compiled without some bodies need not be recompiled if only those bodies change.
 """
 VOID_POINTERS = (["void", "*"], ["const", "void", "*"], ["void", "const", "*"])
 
@@ -154,7 +154,7 @@ def keep_device_functions(draft: Draft) -> None:
 def keep_kernels(draft: Draft) -> None:
     """Remove everything except kernels and directives; the file is included after the whole header.
 
-    `#include`s are removed too, because convert.cuh of 2025 cannot be included twice.
+    `#include`s are removed too, because the convert.cuh of 2025 cannot be included twice.
     """
     spans = [(draft.places[it.start - 1], draft.places[it.stop]) for it in functions_with(draft, "__global__")]
     kept = {place for first, last in spans for place in range(first, last + 1)}
@@ -178,10 +178,10 @@ def rewrite_pointers(draft: Draft) -> None:
 
 
 def rewrite_launches(draft: Draft, kernels: Sequence[KernelInfo] = ()) -> None:
-    """Rewrite `f<<<grid, block, shared, stream>>>(args)` to a call; every token stays in place.
+    """Rewrite `f<<<grid, block, shared, stream>>>(args)` as a call; every token stays in place.
 
-    The kernel is wrapped in a lambda, because a template whose arguments are deduced from `args` has no address. If it
-    is one of `kernels`, with all template arguments given, its type shows how the arguments are converted.
+    The kernel is wrapped in a lambda, because a template whose arguments are deduced from `args` has no address. If the
+    kernel is one of `kernels`, with all template arguments given, its type shows how the arguments are converted.
     """
     for bracket in draft.where.get("<<<", ()):
         end = bracket + 1  # the first of the three `>` that close the `<<<`

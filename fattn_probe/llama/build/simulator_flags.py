@@ -16,7 +16,7 @@ SIM = Path(__file__).parents[2] / "native/sim"
 MACRO = re.compile(r"\bSIMT_(?:AHEAD|AMD|ARCH|CHECK|COUNT|GFX_NUMBER|WARP)\b")
 TURING = 750  # `__CUDA_ARCH__`
 TENSOR_CORE_GENERATIONS = (900, 800, 0)
-"""The lowest `__CUDA_ARCH__` of each group for which the simulator's tensor cores are the same code."""
+"""The lowest `__CUDA_ARCH__` of each group of architectures that share the simulator's tensor-core code."""
 X86_V3 = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
 # For SIM_HOST, which has no loop over data: it compiles in half the time that -O1 takes.
 UNOPTIMISED = ("-O0", "-g1")
@@ -164,7 +164,7 @@ class SimulatorFlags:
             *self.sanitizers,
             *self.vector,
             *ARITHMETIC,
-            "-U_FORTIFY_SOURCE",  # Ubuntu defines it; a finding in a kernel would then be in glibc's header
+            "-U_FORTIFY_SOURCE",  # Ubuntu defines it; a finding in a kernel would then name glibc's header
             "-fstack-clash-protection",  # an overflowing stack reaches its guard page, not another thread's stack
             "-fPIC",
             "-w",

@@ -20,7 +20,7 @@ ARCHITECTURES = LIBLLAMA / "models"
 BACKEND = "ggml-cuda.cu"
 MINIMAL = (BACKEND, "fattn.cu", "fattn-tile.cu")
 DISPATCH, DISPATCH_OF_TILES = MINIMAL[1:]
-"""The second file only calls the case for a head size, so it is compiled as part of the first, which saves 1.2 s."""
+"""The second file only calls the case for a head size, so it is compiled as part of the first. This saves 1.2 s."""
 OWN_NAMES = re.compile(
     r"\b(?:static|template|namespace|using|typedef|struct|class|union|enum|inline|constexpr)\b"
     r"|^(?:const\b|\s*#(?!include))",
@@ -28,29 +28,29 @@ OWN_NAMES = re.compile(
 )
 """Matches files that might define a name that another file defines too, or affect the code after them."""
 CONVERSIONS, CONVERSIONS_TO_F16 = "convert.cu", "convert-to-f16.cu"
-"""Mma and tile kernels need K and V in f16: the second file has only this conversion; it compiles in 1.6 s, not 3."""
+"""Mma and tile kernels need K and V in f16. The second file has only this conversion; it compiles in 1.6 s, not 3 s."""
 TO_OTHER_TYPES = re.compile(r"^to_(?:bf16|fp32)(?:_nc)?_cuda_t \w+\(ggml_type type\) \{\n(?:.*\n)*?\}$", re.MULTILINE)
 """The functions that only the first file contains."""
 UNUSED = ("ggml-backend-meta.cpp", "ggml-opt.cpp", "ggml-quants.c", "gguf.cpp")
-"""Files of ggml-base that the runner never calls: half of the library's compile time."""
+"""Files of ggml-base that the runner never uses: half of the library's compile time."""
 UNUSED_OF_LIBLLAMA = ("llama-chat.cpp", "llama-grammar.cpp", "llama-model-saver.cpp", "llama-quant.cpp")
-"""Files of libllama that running a model never calls: 14 s of its compile time of 95 s."""
+"""Files of libllama that are never used when a model runs: 14 s of its compile time of 95 s."""
 UNUSED_BY_MOST = ("ggml-backend-meta.cpp",)
-"""The files of UNUSED that no program except test-backend-ops calls."""
+"""The files in UNUSED that no program except test-backend-ops uses."""
 SELDOM = re.compile(r"llama-(?:kv-cache-(?:dsa|dsv4|msa)|memory-(?:hybrid|recurrent)|moe-cache|sampler).*\.cpp")
-"""Files of libllama that few models call (21 of 81 s): compiled when a run calls one, as are files of src/models/."""
+"""Files of libllama that few models use (21 of 81 s): compiled when a run needs one, as are files of src/models/."""
 UNITS, UNIT_PREFIX = 3, "fattn-probe-libllama-"
-"""The other files of libllama are joined into this many files: separately they take 56 s, as four 36 s, as two 32 s."""
+"""The other files of libllama are joined into this many: separately they take 56 s, in four 36 s, in two 32 s."""
 ALL_QUANTS = "all"
 INSTANCES = "template-instances"
 LAUNCHES = "launches"
-"""The folder, in an overlay's ggml-cuda/, of the attention files without kernel bodies."""
+"""The folder, in an overlay's ggml-cuda/, with the attention files without kernel bodies."""
 LAUNCHES_PREFIX = "fattn-probe-launches-"
 OF_CASES = re.compile(rf"{LAUNCHES_PREFIX}of-([0-9a-f]+)\.cu$")
 COMMON = "fattn-common.cuh"
-"""The header of the kernels that run beside attention kernels of any family: fixup, combine, mask to KV_max."""
+"""The header with the kernels that run alongside attention kernels of any family: fixup, combine, mask to KV_max."""
 KERNELS = "kernels"
-"""The folder, in an overlay's ggml-cuda/, of the version of COMMON that has only the bodies of its kernels."""
+"""The folder, in an overlay's ggml-cuda/, with the version of COMMON that has only the bodies of its kernels."""
 COMMON_PREFIX = "fattn-probe-common-"
 COMMON_OF = re.compile(rf"{COMMON_PREFIX}of-([0-9a-f]+)-([0-9a-f]+)\.cu$")
 HOST_FUNCTIONS = {"mma": 1, "tile": 10, "vec": 4}
@@ -69,7 +69,7 @@ class Sources:
 
     `cuda` are the files that every attention op needs, `full` all files that upstream compiles. fattn.cu can call the
     `dispatched` cases; `quant_defines` select its vec kernels, and `quant_readers` are the attention files and headers
-    that read them. `libllama` maps each file to compile to the files of src/ that it joins.
+    that read them. `libllama` maps each compiled file to the files of src/ that it joins.
     """
 
     base: tuple[str, ...]
@@ -92,7 +92,7 @@ class Sources:
         raise InputError(f"this source's {INSTANCES}/ has no kernel case {name!r}")
 
     def launched_by(self, file: str) -> list[KernelCase]:
-        """The cases whose kernels a file of `launching_files` launches; empty if fattn.cu calls none of its head size.
+        """The cases whose kernels a file of `launching_files` launches; empty if fattn.cu calls none of that head size.
 
         For a file of `common_files`, the cases that need its kernels.
         """
@@ -246,9 +246,9 @@ def launching_files(
 ) -> tuple[str, ...]:
     """The additional files that must launch these kernels, beyond those that a build's `files` launch already.
 
-    For kernels of one head size, it is the file with all cases of that size, which takes 2.4 s to compile. Otherwise,
-    at most `most` files have only the needed cases. A file's name has one bit per case: the case's number among `every`
-    case of the tree. A file takes 1 s, plus 35 ms per host function. Cases with the same DV share functions and a file.
+    For kernels of one head size, it is the file with all cases of that size, which takes 2.4 s to compile; otherwise up
+    to `most` files with only the needed cases. A file's name has one bit per case: the case's number among `every` case
+    of the tree. A file takes 1 s, plus 35 ms per host function. Cases with the same DV share functions and a file.
     """
     there, numbers = set(files), {case: number for number, case in enumerate(every)}
     chosen = [int(match[1], 16) for match in map(OF_CASES.search, there) if match]
@@ -264,7 +264,7 @@ def launching_files(
 
 
 def side_by_side(cases: Mapping[KernelCase, int], most: int) -> list[list[KernelCase]]:
-    """Divide cases into at most `most` parts by their numbers of functions; cases with the same DV stay together."""
+    """Divide cases into at most `most` parts with similar function counts; cases with the same DV stay together."""
     by_width: dict[str, list[KernelCase]] = {}
     for case, number in cases.items():
         by_width.setdefault(case.sizes[1], []).extend([case] * number)
@@ -277,7 +277,7 @@ def side_by_side(cases: Mapping[KernelCase, int], most: int) -> list[list[Kernel
 def common_files(
     kernels: Iterable[KernelCase], every: Iterable[KernelCase], files: Iterable[str] = (), most: int = 1
 ) -> tuple[str, ...]:
-    """The additional files with kernels of COMMON that run beside these kernels, beyond those that `files` contain.
+    """The additional files with kernels of COMMON that run alongside these, beyond those that `files` contain.
 
     They are chosen as in `launching_files`. A name also contains the sum of the distinct ncols1 (powers of two) of
     kernels without stream-K; stream-K cases include theirs. A file takes 0.25 s to compile, plus 25 ms per kernel.
@@ -309,7 +309,7 @@ def quant_defines(tree: Tree, quants: tuple[str, ...], pairs: tuple[str, ...]) -
 def quant_readers(tree: Tree) -> tuple[str, ...]:
     """The attention files and the headers of ggml-cuda/ that read `quant_defines`: today only fattn.cu.
 
-    ggml-cuda.cu reads them too, for a list of features that no program here shows.
+    ggml-cuda.cu reads them too, for a list of features that none of the programs shows.
     """
     cuda = tree.root / CUDA
     paths = (path for pattern in ("fattn*.cu", "*.cuh") for path in sorted(cuda.glob(pattern)))

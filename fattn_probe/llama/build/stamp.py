@@ -23,7 +23,7 @@ def own_files() -> Iterator[Path]:
 
 @functools.cache
 def package_stamp() -> str:
-    """A digest of all files of the package, any of which may affect a verdict."""
+    """A digest of all files in the package, any of which may affect a verdict."""
     files = sorted(path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return hexdigest(f"{path.relative_to(PACKAGE)}\0".encode() + path.read_bytes() + b"\0" for path in files)
 

@@ -11,10 +11,10 @@ FOLDER_AS_DOT = ' -fdebug-prefix-map="$PWD"=.'
 
 @dataclass(frozen=True)
 class BuildStep:
-    """A command that makes one file, `output`, after the files in `after`; ninja runs it again when an input changes.
+    """A command that writes one file, `output`, after the files in `after`; ninja runs it again when an input changes.
 
-    `compile` makes an object from a source; the compiler lists the headers in the depfile `<object>.d`. With `log`, the
-    compiler's output is saved in `<object>.log`. `link` makes a library or a program. `stubs` writes a C source with a
+    `compile` writes an object for a source; the compiler lists the headers in the depfile `<object>.d`. With `log`, the
+    compiler's output is saved in `<object>.log`. `link` writes a library or a program. `stubs` writes a C source with a
     stub for each undefined function of the inputs.
     """
 
@@ -78,7 +78,7 @@ class Plan:
 
     @property
     def objects(self) -> tuple[str, ...]:
-        """The compiled objects, which all links need."""
+        """The compiled objects, which all link steps need."""
         return tuple(step.output for step in self.steps if step.rule == "compile")
 
     @property

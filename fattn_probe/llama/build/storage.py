@@ -102,7 +102,7 @@ def prune(days: float) -> tuple[CacheEntry, ...]:
 
 
 def remove_replaced(folder: Path) -> None:
-    """Remove the builds that a new one replaces: same name, by another fattn-probe, unused for REPLACED_DAYS."""
+    """Remove builds that a new one replaces: same name, another version of fattn-probe, unused for REPLACED_DAYS."""
     for other in folders(folder.parent) if not folder.exists() else ():
         if other.name.rpartition("-")[0] == folder.name.rpartition("-")[0]:
             with contextlib.suppress(InputError, MachineError):  # no usable manifest; a read-only cache

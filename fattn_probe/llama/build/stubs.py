@@ -3,8 +3,8 @@
 Ninja runs this file as a script, so it imports nothing from fattn-probe. When a stub is called, it prints its symbol
 and ends the program with status 87, which tells the build what to add. With FATTN_PROBE_SKIP_KERNELS=1, the stub of a
 kernel case, which returns nothing, only prints its symbol, so a program lists the kernels that it needs. In the stub of
-a vtable, every function is such a stub: objects of that class can be made, but not used. The stub of a type_info has a
-unique name, so a dynamic_cast to that class gives null. Lazy binding cannot replace the stubs, because fattn.cu's
+a vtable, every function is such a stub: objects of that class can be created, but not used. The stub of a type_info has
+a unique name, so a dynamic_cast to that class gives null. Lazy binding cannot replace the stubs, because fattn.cu's
 table of vec kernels takes addresses, which are resolved at load time.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 SYSTEM_LIBRARIES = ("libstdc++.so.6", "libm.so.6", "libc.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2")
 LOADERS = ("ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1")
-SYSTEM_ARCHIVES = ("libc_nonshared.a", "libgcc.a", "libgcov.a")  # they have atexit, arithmetic and counters
+SYSTEM_ARCHIVES = ("libc_nonshared.a", "libgcc.a", "libgcov.a")  # they define atexit, arithmetic and counters
 SANITIZER_LIBRARIES = {"address": "libasan.so", "undefined": "libubsan.so"}
 LINKER_SYMBOLS = frozenset({"__dso_handle", "_GLOBAL_OFFSET_TABLE_", "__ehdr_start", "__start_", "_DYNAMIC"})
 KERNEL_CASE = re.compile(r"_Z\d+ggml_cuda_flash_attn_ext_\w+?_caseI")
@@ -31,9 +31,9 @@ extern void * const STUB_table[66] __asm__("SYMBOL");
 static void * const STUB_type[] = { (void *) (STUB_table + 2), "SYMBOL" };
 void * const STUB_table[66] = { 0, (void *) STUB_type, [2 ... 65] = STUB };
 """
-"""The C++ ABI's layout of a vtable: the offset to the object, the class's type_info, and here 64 functions.
+"""The C++ ABI's layout of a vtable: the offset to the object, the class's type_info, and 64 slots for functions.
 
-A dynamic_cast calls a virtual function of the type_info, which is the same stub.
+A dynamic_cast calls a virtual function of the type_info, and this function is the same stub.
 """
 TYPE_STUB = """\
 extern void * const STUB[2] __asm__("SYMBOL");
@@ -81,7 +81,7 @@ def parse_nm(text: str) -> tuple[set[str], set[str]]:
 
 
 def missing_symbols(objects: str, libraries: Iterable[str]) -> list[str]:
-    """The symbols that neither the objects nor the libraries define; each argument is output of nm."""
+    """The symbols that neither the objects nor the libraries define; each argument is nm's output."""
     defined, undefined = parse_nm(objects)
     provided = defined.union(*(parse_nm(text)[0] for text in libraries))
     return sorted(undefined - provided - LINKER_SYMBOLS)

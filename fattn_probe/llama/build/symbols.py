@@ -51,7 +51,7 @@ def arguments(text: str, types: Mapping[int, str]) -> tuple[str, ...]:
 
 
 def product_of(name: str, files: Iterable[Path], types: Mapping[int, str]) -> str | None:
-    """The file of template-instances/ that instantiates a function of matrix products (a demangled name); or None.
+    """The file in template-instances/ that instantiates a matrix product function (a demangled name); or None.
 
     The file's header contains the function, and the file's argument is one of the function's template arguments.
     """

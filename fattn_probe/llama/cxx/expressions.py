@@ -74,7 +74,7 @@ def holds(logic: Logic, known: Mapping[str, bool | None]) -> bool | None:
 def settle(logic: Logic, outcome: bool | None, known: Truths) -> None:
     """Fill in the truth values that follow from the outcome: if an `and` held, every child held.
 
-    If an `and` did not hold and all children but one did, the remaining child did not hold.
+    If an `and` did not hold, and all children but one did, the remaining child did not hold.
     """
     if outcome is None:
         return

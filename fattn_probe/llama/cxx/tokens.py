@@ -32,7 +32,7 @@ Span = tuple[int, int]
 
 
 class Token(NamedTuple):
-    """One token, which may be trivia; the texts of all tokens add up to the file.
+    """One token, which may be trivia; the texts of all tokens, concatenated, are the file.
 
     It is a tuple, because a tree has a million tokens.
     """
@@ -85,7 +85,7 @@ class Draft:
     def erase(self, start: int, stop: int, *, lines: bool = True) -> None:
         """Remove the tokens [start, stop), including comments and directives.
 
-        If one of them defines a macro or includes a file, directives and newlines stay; with `lines`, newlines stay.
+        If one of them defines a macro or includes a file, directives and newlines stay; `lines` always keeps newlines.
         """
         places = range(self.places[start - 1] + 1, self.places[stop])
         defines = any(self.tokens[it].kind == "directive" and DEFINES.match(self.tokens[it].text) for it in places)

@@ -27,7 +27,7 @@ COMPUTE_CAPABILITY = re.compile(r"(\d{1,2})\.(\d)")
 def arch_number(text: str) -> int:
     """The architecture's number: 90 for `90` or `9.0`, 120 for `120a` or `12.0`, AMD + 0x90a for `gfx90a`.
 
-    InputError for any other text.
+    InputError for any other string.
     """
     if is_amd(text.strip()):
         return AMD + int(text.strip().removeprefix("gfx"), 16)
@@ -54,7 +54,7 @@ def is_arch(text: str) -> bool:
 
 
 def not_an_architecture(text: str) -> str:
-    """The message for text that names no architecture."""
+    """The message for a string that does not name an architecture."""
     return f"arch {text!r} is not a compute capability such as 90 or 120a, or an AMD architecture such as gfx1100"
 
 
@@ -120,7 +120,7 @@ def tile_configuration(arch: int) -> str:
 
 
 def fast_f16(arch: int) -> bool:
-    """Whether f16 arithmetic is fast (`FAST_FP16_AVAILABLE`): from Pascal on, except compute capability 6.1."""
+    """Whether f16 arithmetic is fast (`FAST_FP16_AVAILABLE`): Pascal or newer, except compute capability 6.1."""
     return arch >= 60 and arch != 61
 
 

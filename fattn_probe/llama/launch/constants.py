@@ -93,7 +93,7 @@ def constants_of(tree: Tree) -> Constants:
 
 
 def vec_adds_in_f16(tree: Tree, arch: int) -> bool:
-    """Whether the vec kernel adds the rows of V in f16, as on most NVIDIA GPUs until the end of 2025 (b7079)."""
+    """Whether the vec kernel sums the rows of V in f16, as on most NVIDIA GPUs until the end of 2025 (b7079)."""
     return arch < AMD and fast_f16(arch) and bool(_F16_VEC.search(read_code(tree.root / CUDA / "fattn-vec.cuh")))
 
 

@@ -55,7 +55,7 @@ class Selection:
 class Shares:
     """The range of the attention kernel's blocks that work on each tile, and whether each block runs.
 
-    Without stream-K, the blocks that share a tile are `gridDim.x` apart; they count as one with the tile's number.
+    Without stream-K, the blocks that share a tile are `gridDim.x` apart; they count as one, with the tile's number.
     """
 
     geometry: Geometry
@@ -89,7 +89,7 @@ def shares_of(geometry: Geometry) -> Shares:
 def chosen_tiles(geometry: Geometry, most_flop: float, most: int) -> Indices:
     """At most `most` tiles to run, sorted: the first, the last, a shared tile, and others spread over the output.
 
-    Blocks run completely; if possible, the sum of their operations stays below `most_flop`.
+    Blocks run completely; if possible, their total number of operations stays below `most_flop`.
     """
     shares = shares_of(geometry)
     cost, chosen, total = _costs(shares), list[int](), 0.0
@@ -164,7 +164,7 @@ def _uniform_fixup(launch: LaunchRecord, shares: Shares, sizes: Sizes) -> Indice
 
 
 def _general_fixup(launch: LaunchRecord, shares: Shares, sizes: Sizes) -> Indices | None:
-    """Rule: one block in x for each block of the attention kernel; a tile's last block adds the parts of the others."""
+    """Rule: one block in x for each block of the attention kernel; a tile's last block adds the other blocks' parts."""
     if launch.grid[0] != len(shares.run):
         return None
     complete = shares.complete

@@ -36,8 +36,8 @@ class TileWork:
     """One block's work on one output tile: KV steps `range(kb0_start, kb0_stop, kb0_step)` of `iter_k`.
 
     A step is `nbatch_fa` KV rows. The tile has `ncols1` queries, starting at `jt * ncols1`, and `ncols2` heads,
-    starting at `zt_gqa * ncols2` among the heads of K/V head `z_KV`. With `needs_fixup`, another block does the tile's
-    first steps; with `is_fixup`, its last steps. From step `kb0_limit` on, the scanned mask hides everything; the limit
+    starting at `zt_gqa * ncols2` among the heads of K/V head `z_KV`. With `needs_fixup`, another block processes the
+    tile's first steps; with `is_fixup`, its last steps. From step `kb0_limit` on, the scanned mask hides everything; it
     is None if the mask was not scanned. `read`: these values were read from the running kernel, not derived.
     """
 
@@ -60,7 +60,7 @@ class TileWork:
 
     @property
     def steps(self) -> range:
-        """The KV steps; empty if the block does no steps of the tile."""
+        """The KV steps; empty if the block processes none of the tile's steps."""
         return range(self.kb0_start, self.kb0_stop, self.kb0_step)
 
     @property
@@ -125,8 +125,8 @@ def in_grid(tile: Tile, grid: Grid) -> bool:
 def tiles_of(kbc: int, kbc_stop: int, grid: Grid, limits: Limits | None = None) -> tuple[TileWork, ...]:
     """The tiles of a stream-K block with the KV steps `range(kbc, kbc_stop)`, counted over all tiles.
 
-    The block that does a tile's last step writes `dst`; the fixup kernel adds the parts of the earlier blocks. A faulty
-    kernel's share may be arbitrary, so at most one tile outside the grid is included.
+    The block that processes a tile's last step writes `dst`; the fixup kernel adds the parts of the earlier blocks. A
+    faulty kernel's share may be arbitrary, so at most one tile outside the grid is included.
     A source without `iter_z_gqa` (before February 2026) divides `ne02/ncols2` head groups in the same order; for it,
     `Grid` has `ne12 = K->ne[2]` and `iter_z_gqa = ne02/ncols2/ne12`, and the tiles are the same.
     """
@@ -149,7 +149,7 @@ def tiles_of(kbc: int, kbc_stop: int, grid: Grid, limits: Limits | None = None) 
 def tiles_in_turn(
     blockIdx: tuple[int, int, int], parallel_blocks: int, grid: Grid, limits: Limits | None = None
 ) -> tuple[TileWork, ...]:
-    """The tile of a block in a kernel without stream-K; the block does one in every `parallel_blocks` KV steps."""
+    """The tile of a block in a kernel without stream-K; the block takes one in every `parallel_blocks` KV steps."""
     jt, turn, zt = blockIdx
     tile = tile_at(zt * grid.iter_j + jt, grid)
     limit = _limit(tile, limits)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 CUDA = Path("ggml/src/ggml-cuda")
 FIXUP = "stream_k_fixup"
-"""Part of the name of each kernel that combines the partial results of a stream-K kernel's tiles."""
+"""Part of the name of each kernel that combines the partial results for a stream-K kernel's tiles."""
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _DECLARED_CASE = re.compile(r"^\s*DECL_FATTN_(?P<macro>\w+)_CASE\s*\((?P<args>[^()]*)\)\s*;", re.MULTILINE)

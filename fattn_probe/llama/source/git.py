@@ -68,7 +68,7 @@ def settings() -> Iterator[str]:
 
 
 def quoted(text: str) -> str:
-    """A text, quoted for git's configuration files."""
+    """A string, quoted for git's configuration files."""
     for character, written in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\t", "\\t")):
         text = text.replace(character, written)
     return f'"{text}"'
@@ -149,7 +149,7 @@ def merge_base(root: Path, ref: str, head: str = "HEAD") -> str:
     found = git(root, "merge-base", head, ref)
     if found is None:
         raise InputError(
-            f"{root}: {head} and {ref} have no commit in common here; fetch their whole history "
+            f"{root}: {head} and {ref} have no common ancestor in this checkout; fetch their whole history "
             "(git fetch --unshallow; with actions/checkout, fetch-depth: 0)"
         )
     return found

@@ -103,7 +103,7 @@ def find(name_or_file: str, tree: Tree) -> Patch:
     patch's `fits` does not include the tree's era.
     """
     if not name_or_file:
-        raise InputError("the name is empty: name a shipped patch, or a path")
+        raise InputError("the name is empty: give the name of a shipped patch, or a path")
     is_file = "/" in name_or_file or name_or_file.endswith((".patch", ".diff")) or Path(name_or_file).is_file()
     shipped_fault = name_or_file in names("fault")
     candidates = [load(Path(name_or_file))] if is_file and not shipped_fault else named(name_or_file)
@@ -173,7 +173,7 @@ def plan(patch: Patch, root: Path, before: Mapping[Path, str | None] = MappingPr
             raise InputError(f"patch {patch.name}: {diff.path} leaves the tree through a link")
         if path not in contents:
             if diff.creates and path.exists():
-                raise InputError(f"patch {patch.name} creates {diff.path}, but the source has that file already")
+                raise InputError(f"patch {patch.name} creates {diff.path}, but the source already has that file")
             if not diff.creates and not path.is_file():
                 raise InputError(f"patch {patch.name}: hunk 1 changes {diff.path}, but the source has no such file")
             contents[path] = None if diff.creates else path.read_bytes().decode()
@@ -201,12 +201,12 @@ def mismatch(diff: FileDiff, hunk: Hunk, lines: Sequence[str], nominal: int, pla
     start = f"hunk {hunk.number} does not apply to {diff.path}"
     if places:
         stands = ", ".join(str(place + 1) for place in places)
-        return f"{start}: its lines match at {stands}, but not at {nominal + 1}, so its place is ambiguous"
+        return f"{start}: it matches at lines {stands}, but not at line {nominal + 1}, so its position is ambiguous"
     found = [*lines[nominal : nominal + len(hunk.old)], *["<end of file>"] * len(hunk.old)]
     index = next((index for index, line in enumerate(hunk.old) if found[index] != line), 0)
     return (
         f"{start}: line {nominal + index + 1} should be\n  {hunk.old[index]}\nbut is\n  {found[index]}\n"
-        f"(no other place after the previous hunk matches all of its {len(hunk.old)} lines)"
+        f"(no other position after the previous hunk matches all of its {len(hunk.old)} lines)"
     )
 
 

@@ -58,7 +58,7 @@ def tree_root(name: str) -> Path:
 def obtain(name: str, make: Maker, *, models: bool = False) -> SourceEntry:
     """The entry `name`, made by `make(folder)` if it is missing or was modified.
 
-    `make` fills `folder/llama.cpp` and returns its record. With `models`, an entry without libllama is made again.
+    `make` fills `folder/llama.cpp` and returns its record. With `models`, an entry without libllama is recreated.
     """
 
     def fits(folder: Path) -> bool:

@@ -82,7 +82,7 @@ def digest_models(root: Path) -> str:
 
 
 def digest_files(root: Path, files: Iterable[PurePosixPath]) -> str:
-    """The sha256 of the paths and contents of some files of a tree."""
+    """The sha256 of the paths and contents of some files in a tree."""
     contents = ((path, (root / path).read_bytes()) for path in files)
     return hexdigest(b"%s\0%d\0%s" % (str(path).encode(), len(content), content) for path, content in contents)
 

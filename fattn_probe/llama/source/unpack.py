@@ -55,7 +55,7 @@ def unpack(archive: Path, target: Path) -> None:
     except BROKEN as error:
         shutil.rmtree(target, ignore_errors=True)
         said = (str(error).splitlines() or ["it is empty"])[0].rstrip(":")
-        raise InputError(f"{archive.name} is not a whole tar archive: {said}") from error
+        raise InputError(f"{archive.name} is not a complete tar archive: {said}") from error
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise

@@ -144,10 +144,10 @@ def test_any_sizes_and_contents(tmp_path_factory, parts):
 def test_blocks_that_are_not_there_are_named(tmp_path):
     numbers = case_file.QuantBlocks(tmp_path).add(GROWING[1])
     (tmp_path / case_file.FILE).write_bytes((tmp_path / case_file.FILE).read_bytes()[:-1])
-    with pytest.raises(InputError, match=r"blocks: ends before a block of op.gguf"):
+    with pytest.raises(InputError, match=r"blocks: the file ends before a block that op.gguf needs"):
         case_file.read_blocks(tmp_path / "op.gguf", numbers, GROWING[1].size)
     (tmp_path / case_file.FILE).unlink()
-    with pytest.raises(InputError, match=r"op.gguf: .* is in blocks, a file that all ops of its folder share"):
+    with pytest.raises(InputError, match=r"op.gguf: .* is in blocks, which all ops in its folder share"):
         case_file.read_blocks(tmp_path / "op.gguf", numbers, GROWING[1].size)
 
 

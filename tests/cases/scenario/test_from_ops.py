@@ -128,7 +128,7 @@ def test_upstream_s_defaults_fill_what_is_left_out_and_the_file_names_them():
     (case,), (complete,) = expand(from_ops(text)), expand(from_ops(whole))
     assert case.digest == complete.digest
     first, rest = from_ops_yaml(text).split("\n", 1)
-    assert first.startswith("# omitted, so test-backend-ops' defaults: nh=32, nr23=[1,1], prec=f32, ")
+    assert first.startswith("# omitted, so with test-backend-ops' defaults: nh=32, nr23=[1,1], prec=f32, ")
     assert expand(loads(first + "\n" + rest))[0].digest == complete.digest
     assert not from_ops_yaml(whole).startswith("#")
 

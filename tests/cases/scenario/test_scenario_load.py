@@ -77,7 +77,7 @@ def test_all_mistakes_and_missing_keys_are_reported_together_in_the_order_of_the
         ("seed: -1", "seed: found -1, allowed: at least 0"),
         ("max_bias: .nan", "max_bias: found nan, allowed: a finite number"),
         ("max_bias: 8", "max_bias: 8 without a mask (ggml asserts one), allowed: 0, or set `mask`"),
-        ("n_kv_max: 8", "n_kv_max: 8 bounds the entries of a mask, allowed: 0, or set `mask`"),
+        ("n_kv_max: 8", "n_kv_max: 8, but there is no mask to bound, allowed: 0, or set `mask`"),
         (
             "n_kv_max: 8\nmask: {kind: sliding_window, window: 9}",
             "n_kv_max: 8 must bound the finite entries of every mask row (ggml.h), and this sliding_window "

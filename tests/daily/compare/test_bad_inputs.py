@@ -76,7 +76,7 @@ BAD = {
     of_another_case: "good.gguf and bad.gguf have different ops or inputs: digests 0123456789abcdef and fedcba",
     with_nan: "case toy: K holds 1 values that are NaN or infinite",
     of_another_shape: "case toy: dst is (1, 3, 4, 64), but the op writes (1, 7, 4, 64)",
-    without_dst: "bad.gguf: not a case file of fattn-probe",
+    without_dst: "bad.gguf: not a fattn-probe case file",
     of_another_type: "bad.gguf: dst is f16, but the op writes f32",
 }
 

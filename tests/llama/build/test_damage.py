@@ -162,7 +162,7 @@ def test_a_finished_build_in_a_cache_that_cannot_be_written(request_, made, monk
 def test_a_compiler_that_finds_the_disk_full_is_one_sentence(tmp_path):
     rule = 'rule fail\n  command = echo "as: x.o: No space left on device" >&2; exit 1\nbuild x.o: fail\n'
     (tmp_path / "build.ninja").write_text(rule)
-    with pytest.raises(MachineError, match=r"^.*: x\.o cannot be made: No space left on device$"):
+    with pytest.raises(MachineError, match=r"^.*: x\.o cannot be built: No space left on device$"):
         run_ninja(Growth(tmp_path))
 
 

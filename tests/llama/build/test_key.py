@@ -91,7 +91,7 @@ def test_the_folder_can_be_read(tmp_path):
         ({"arch": "sm_90"}, "arch 'sm_90'"),
         ({"engine": "cuda", "sanitize": ("address",)}, "--sanitize is for the sim engine"),
         ({"engine": "cuda", "flavour": "check"}, "the check flavour needs the sim engine"),
-        ({"flavour": "check", "sanitize": ("address",)}, "flavour check cannot be combined with the sanitizer address"),
+        ({"flavour": "check", "sanitize": ("address",)}, "the check flavour cannot be combined with the address"),
     ],
 )
 def test_wrong_requests_are_refused(tmp_path, fields, message):
@@ -156,7 +156,7 @@ def test_a_build_that_changes_while_it_is_exported_is_not_recorded_as_it_is(expo
 
 
 def test_a_folder_without_a_manifest_is_not_a_build(tmp_path):
-    with pytest.raises(InputError, match="not a build"):
+    with pytest.raises(InputError, match="not a fattn-probe build"):
         open_build(tmp_path)
 
 

@@ -89,7 +89,7 @@ def test_what_is_missing_is_said(fork, tmp_path):
         merge_base(tmp_path, "origin/master")
     git(fork, "switch", "--quiet", "--orphan", "alone")
     commit(fork)
-    with pytest.raises(InputError, match=r"no commit in common here; .* fetch-depth: 0"):
+    with pytest.raises(InputError, match=r"no common ancestor in this checkout; .* fetch-depth: 0"):
         merge_base(fork, "origin/master")
 
 

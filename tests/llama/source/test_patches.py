@@ -51,7 +51,7 @@ def test_a_mismatch_or_an_ambiguous_place_is_refused_and_writes_nothing(tmp_path
         assert word in str(caught.value)
     assert (overlay / "a/x.cu").read_text() == TEXT
     (overlay / "a/x.cu").write_text(TEXT + TEXT)
-    with pytest.raises(InputError, match="match at 9, 39, but not at 5"):
+    with pytest.raises(InputError, match="matches at lines 9, 39, but not at line 5"):
         patches.apply(patch_of(tmp_path, change(5, "line 10", "LINE 10")), overlay)
     patches.apply(patch_of(tmp_path, change(39, "line 10", "LINE 10")), overlay)
     assert (overlay / "a/x.cu").read_text() == TEXT + TEXT.replace("line 10\n", "LINE 10\n")

@@ -122,7 +122,7 @@ def test_a_truncated_capture_is_one_clear_error(case_and_inputs, tmp_path, kept)
     write_capture(make_capture(*case_and_inputs), whole)
     data = whole.read_bytes()
     cut.write_bytes(data[: int(kept * len(data)) if isinstance(kept, float) else kept])
-    with pytest.raises(InputError, match=r"cut\.gguf: (truncated, or not a GGUF file|not a case file)"):
+    with pytest.raises(InputError, match=r"cut\.gguf: (truncated, or not a GGUF file|not a fattn-probe case file)"):
         read_capture(cut)
 
 
