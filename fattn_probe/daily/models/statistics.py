@@ -1,4 +1,4 @@
-"""Statistics of the values of a recorded op by head, and the distance of a kernel's numbers from the limits of f16.
+"""Statistics of a recorded op's values by head, and the distance of a kernel's values from the limits of f16.
 
 The terminal shows them as a table, a browser as a self-contained page.
 """
@@ -96,10 +96,11 @@ class Weights:
 
 @dataclass(frozen=True)
 class HeadStatistics:
-    """A head of a sequence: its operands, its logits at the softmax, and the numbers that a kernel stores in f16.
+    """A head of a sequence: its operands, its logits at the softmax, and the values that a kernel stores in f16.
 
     P is exp(logit - m), where m is the largest logit of the row. `row_sums` are the sums of P. `largest_sum` is the
-    largest sum of P |V|, which no partial sum of P V exceeds. `subnormal` and `zero` are shares of positive P, in f16.
+    largest sum of P |V|, which no partial sum of P V exceeds. `subnormal` and `zero` are the shares of the positive
+    elements of P that are subnormal or zero in f16.
     """
 
     sequence: int
@@ -137,7 +138,7 @@ def bins_of(values: F64) -> tuple[int, ...]:
 
 
 def statistics_of(op: Op, inputs: Mapping[str, Bytes]) -> OpStatistics:
-    """The statistics of an op with the bytes of its operands, over all queries and KV rows."""
+    """The statistics of an op, given the bytes of its operands, over all queries and KV rows."""
     values, sizes = operand_values(op, inputs), op.sizes
     slopes = alibi_slopes(sizes.n_head, op.params.max_bias)
     heads = []
@@ -253,11 +254,11 @@ def percent(share: float) -> str:
 
 
 def page(ops: Statistics, about: str) -> str:
-    """The page: a section for each op, with the ranges of each head and the sizes of its numbers."""
+    """The page: a section for each op, with the ranges of each head and the magnitudes of its values."""
     words: dict[str, Any] = {"title": "Values of captured attention ops", "about": about, "ops": []}
     for name, found in ops.items():
         hidden, partly, clean = (percent(getattr(found, kind)) for kind in KINDS)
-        tiles = f"{hidden} of the mask's tiles hide all, {partly} hide some, {clean} hide nothing."
+        tiles = f"{hidden} of the mask's tiles hide everything, {partly} hide something, {clean} hide nothing."
         words["ops"].append({"name": name, "about": tiles, "heads": rows(found.heads)})
     return environment("fattn_probe.daily.models").get_template("statistics.html.j2").render(words)
 

@@ -1,4 +1,4 @@
-"""Find the first NaN or infinity of an op: in an input, in a register of the kernel, or in the final division."""
+"""Find the first NaN or infinity in an op: in an input, in a register of the kernel, or in the final division."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ F16_MAX = 65504.0
 LEFT = ("KQ_max", "KQ_rowsum", "VKQ_C", "KQ_C")
 """Variables in the order of computation: those from the previous step, then (MADE) those that this step computes."""
 MADE = {SOFTMAX: ("KQ_max", "KQ_C", "KQ_max_scale", "KQ_rowsum")}
-# The simulator's build rewrites divisions, but keeps them on their line
+# The simulator's build rewrites divisions, but keeps them on the same line
 DIVISIONS = ((MMA, r"^\s*dstk_val\.x .*\bKQ_rowsum_j;"), (COMMON, r"^\s*\*dst = dst_val\b.*\browsum;"))
 
 
@@ -80,7 +80,7 @@ def in_dst(dst: npt.NDArray[np.floating[Any]]) -> FirstNotFinite | None:
 def in_stages(stages: Iterable[Stage], row: Row, block: int, warp: int) -> FirstNotFinite | None:
     """The first NaN or infinity of a row in a warp's stages, except for the -inf of masked logits.
 
-    A warp works on several columns: the labels of a stage give the query and head of each number.
+    A warp works on several columns: the labels of a stage give the query and head of each value.
     """
     for stage in stages:
         bad = ~np.isfinite(stage.found) & ~((stage.quantity == "KQ") & np.isneginf(stage.found))
@@ -103,9 +103,9 @@ def in_stages(stages: Iterable[Stage], row: Row, block: int, warp: int) -> First
 
 @dataclass(frozen=True)
 class NaNSearch:
-    """The search for the first NaN or infinity of an op; `facts` are the op's facts, including its blocks.
+    """The search for the first NaN or infinity in an op; `facts` are the op's facts, including its blocks.
 
-    `source` is ggml-cuda/ of the tree that was built. This class is for mma kernels, `in_stages` for others.
+    `source` is ggml-cuda/ of the tree that was built. This class is for mma kernels, `in_stages` for other kernels.
     """
 
     operands: TracedOperands
