@@ -1,4 +1,4 @@
-"""Anchors, where an inspection stops: patterns in the built source, since line numbers vary by release."""
+"""Anchors: where an inspection stops, as patterns in the built source, since line numbers vary by release."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -116,7 +116,7 @@ def launch_facts(raw: Raw, kernels: Sequence[KernelLaunch], records: Sequence[Ra
 
 @dataclass(frozen=True)
 class Tiling:
-    """The context of the blocks' records: the chosen kernel, the launch's `blocks_num`, and each tensor's `ne`."""
+    """The context for the blocks' records: the chosen kernel, the launch's `blocks_num`, and each tensor's `ne`."""
 
     choice: Choice
     blocks_num: Sequence[int]

@@ -102,7 +102,7 @@ class Inspector:
             return self._inspect(Started(case.name, RUNNER, self.words(target), folder), target)
 
     def inspect_upstream(self, case: str, words: Sequence[str], target: Target) -> Inspection:
-        """Inspect a case of upstream's test-backend-ops, which the arguments `words` select."""
+        """Inspect the case that the arguments `words` of upstream's test-backend-ops select."""
         with scratch() as folder:
             return self._inspect(Started(case, TEST_BACKEND_OPS, tuple(words), folder), target)
 

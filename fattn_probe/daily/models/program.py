@@ -161,7 +161,7 @@ def check_architecture(tree: Tree, model: Path, architecture: str) -> None:
 
 
 def files_of(tree: Tree, architecture: str) -> tuple[str, ...]:
-    """The file of src/models/ with the graph of an architecture; empty if it cannot be found before a run.
+    """The file in src/models/ with the graph of an architecture; empty if it cannot be found before a run.
 
     Other files are compiled when the model first calls a function from them.
     """

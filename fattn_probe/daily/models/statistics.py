@@ -30,7 +30,7 @@ from fattn_probe.verdict.truth.reference.attention import alibi_slopes
 LARGEST, SMALLEST, SUBNORMAL = 65504.0, 2.0**-24, 2.0**-14
 """The largest, the smallest positive, and the smallest normal f16 number."""
 FIRST_BIN, LAST_BIN = -25, 16
-"""Bins b for |x| in [2^b, 2^(b+1)); the first includes all smaller, the last all larger numbers."""
+"""Bins b for |x| in [2^b, 2^(b+1)); the first also counts all smaller values, the last all larger values."""
 TILE = 64
 """Queries, and KV rows, in a tile of the mask."""
 MOST = 1 << 22
@@ -39,7 +39,7 @@ MOST = 1 << 22
 
 @dataclass(frozen=True)
 class Range:
-    """The minimum and maximum of `count` numbers, their mean and standard deviation, and the number in each bin."""
+    """The minimum and maximum of `count` values, their mean and standard deviation, and the number in each bin."""
 
     count: int
     least: float
@@ -50,7 +50,7 @@ class Range:
 
     @classmethod
     def of(cls, values: F64) -> "Range":
-        """The range of an array of any shape; ignores non-finite numbers."""
+        """The range of an array of any shape; ignores non-finite values."""
         found = values[np.isfinite(values)]
         if not found.size:
             return cls(0, 0.0, 0.0, 0.0, 0.0, (0,) * (LAST_BIN - FIRST_BIN + 1))
@@ -60,7 +60,7 @@ class Range:
 
     @classmethod
     def joined(cls, parts: "Sequence[Range]") -> "Range":
-        """The range of all numbers from several ranges."""
+        """The range of all values in several ranges."""
         parts = [part for part in parts if part.count] or [*parts[:1]]
         count = sum(part.count for part in parts)
         if not count:

@@ -107,10 +107,10 @@ class TensorDifference:
 class Node:
     """A tensor of a graph, in the order of computation.
 
-    `step` is the evaluation, `part` the part of the evaluation, `index` the position in the graph. `nan`, `inf` (of
-    both signs) and `largest` (finite magnitude) describe the model's own output, on the CPU; `inputs_nan` and
-    `inputs_inf` are the counts for the op's inputs. `on` has the result on each target ("sim:h200"): the
-    difference; if the op stopped, the fault in its kernel or ggml's message; None if the target does not run this op.
+    `step` is the number of the evaluation, `part` the micro-batch in it, `index` the position in the graph. `nan`,
+    `inf` (of both signs) and `largest` (finite magnitude) describe the model's own output, on the CPU; `inputs_nan`
+    and `inputs_inf` are the counts for the op's inputs when it ran. `on` has the result on each target ("sim:h200"):
+    the difference; if the op stopped, the fault in its kernel or ggml's message; None if the target does not run it.
     """
 
     step: int
@@ -138,7 +138,7 @@ LAYER = re.compile(r"-(\d+)(?![\w.])|_l(\d+)\b|^blk\.(\d+)\.")
 
 
 def walk(session: Session, request: Request, targets: Sequence[Target], step: Step = quiet) -> Nodes:
-    """The tensors of a model's run on the CPU, in the order of computation, each with the results of the targets.
+    """The tensors of a model's run on the CPU, in the order of computation, each with the targets' results.
 
     The steps are those that `capture` records; a request's layers and budget are ignored. A crashed op is not repeated.
     """

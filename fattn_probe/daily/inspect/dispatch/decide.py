@@ -53,7 +53,7 @@ def visits_of(documents: Iterable[Mapping[str, Any]]) -> tuple[Visit, ...]:
 
 
 def plan_of(dispatch: Dispatch, start: str = "run") -> dict[str, Any]:
-    """The plan for `trace_dispatch`, as JSON: the places to stop at, and the expressions to evaluate there."""
+    """The plan for `trace_dispatch`, as JSON: the lines to stop at, and the expressions to evaluate there."""
     asks: dict[str, list[str]] = {}
     constants: dict[str, list[str]] = {}  # for `if constexpr`, whose line has no code
     after: dict[str, tuple[Lines, str]] = {}

@@ -53,7 +53,7 @@ class WarpInputs:
     """The columns of a warp: scaled Q (columns, DKQ), K and V of their K/V head, slope * mask (columns, n_kv).
 
     `sink` is each column's sink, None if the warp adds none: only the first of the warps that share a column adds it,
-    in the block that ends the tile. `query` and `head` identify each column; `exists` is false past the last one.
+    in the block that ends the tile. `query` and `head` identify each column; `exists`: both are in range.
     """
 
     Q: F64
@@ -246,7 +246,7 @@ class WarpStep:
 
     @cached_property
     def masked(self) -> F64:
-        """The kernel's KQ plus the mask, [lane][number]; -inf for rows past the end of the op."""
+        """The kernel's KQ plus the mask, [lane][number]; -inf for rows past the end of K."""
         at, valid = self.inputs.rows(self.kv_rows)
         mask = np.zeros(self.fragments.cols_per_warp)[:, None] if self.inputs.mask is None else self.inputs.mask[:, at]
         return self.step["before.KQ_C"] + np.where(valid, mask, -np.inf)[self.at_KQ]

@@ -62,7 +62,7 @@ def in_inputs(case: Case, inputs: Inputs) -> FirstNotFinite | None:
             index = tuple(int(part) for part in np.argwhere(bad)[0])
             at = {f"i{axis}": part for axis, part in enumerate(reversed(index))}
             where = ", ".join(map(str, at.values()))
-            words = f"{name}[{where}] of the inputs is {values[index]} (ggml's index order), one of {bad.sum()} such"
+            words = f"{name}[{where}] of the inputs is {values[index]} (ggml's order), one of {bad.sum()} such values"
             return FirstNotFinite(name, float(values[index]), at, words)
     return None
 
@@ -74,7 +74,7 @@ def in_dst(dst: npt.NDArray[np.floating[Any]]) -> FirstNotFinite | None:
         return None
     at = dict(zip(("sequence", "query", "head", "d"), map(int, bad[0]), strict=True))
     value = float(dst[tuple(bad[0])])
-    return FirstNotFinite("dst", value, at, f"dst of {', '.join(f'{name} {i}' for name, i in at.items())} is {value}")
+    return FirstNotFinite("dst", value, at, f"dst at {', '.join(f'{name} {i}' for name, i in at.items())} is {value}")
 
 
 def in_stages(stages: Iterable[Stage], row: Row, block: int, warp: int) -> FirstNotFinite | None:

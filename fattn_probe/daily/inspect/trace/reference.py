@@ -1,4 +1,4 @@
-"""Compare a traced warp with NumPy's online softmax at each step, and find the first deviation."""
+"""Compare a traced warp with an online softmax in NumPy at each step, and find the first deviation."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -29,7 +29,7 @@ FOLLOWED = (
 NOTHING_SEEN = -1e37
 """Below this, a kernel's maximum means that it has not seen an unmasked KV row."""
 CELLS = 8
-"""The numbers on a line of a table."""
+"""The number of values on a line of a table."""
 
 
 def render_trace(trace: JudgedTrace, *, verbose: bool = False, lane: int | None = None) -> RenderableType:

@@ -55,7 +55,7 @@ class Tracer:
     facts: Facts
 
     def trace(self, block: int, warp: int, kb0: int | None = None) -> JudgedTrace:
-        """Trace a warp of a block through all steps or only step `kb0`, and compare it with the reference."""
+        """Trace a warp of a block through all steps or only step `kb0`, and compare its values with the reference."""
         chosen = self._block(block, warp, kb0)
         document = self._read(chosen, warp, len(chosen.tiles), kb0)
         constants = known_constants(self.inspector.session.options.tree)  # from the source without patches

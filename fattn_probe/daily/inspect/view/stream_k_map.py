@@ -67,7 +67,7 @@ class TileRow:
 
 @dataclass(frozen=True)
 class MapSelection:
-    """The numbers of the rows to draw, in order. With a `period`, all later rows repeat the last `period` rows drawn.
+    """The indices of the rows to draw, in order. With a `period`, all later rows repeat the last `period` rows drawn.
 
     `blocks_on` is the increase in block numbers from one repetition to the next.
     """
