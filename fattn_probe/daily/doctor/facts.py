@@ -113,13 +113,13 @@ def version_of(text: str) -> tuple[int, ...]:
 
 
 def cpu_flags(cpuinfo: str) -> frozenset[str]:
-    """The instruction-set flags of /proc/cpuinfo's first processor."""
+    """The instruction-set flags of the first processor in /proc/cpuinfo."""
     line = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)
     return frozenset(line[1].split()) if line else frozenset()
 
 
 def distribution(os_release: str) -> tuple[str, ...]:
-    """ID, then each word of ID_LIKE, of /etc/os-release: (`ubuntu`, `debian`)."""
+    """ID, then each word of ID_LIKE, from /etc/os-release: (`ubuntu`, `debian`)."""
     pairs = dict(line.split("=", 1) for line in os_release.splitlines() if "=" in line)
     return tuple(f"{pairs.get('ID', '')} {pairs.get('ID_LIKE', '')}".replace('"', "").split())
 

@@ -1,4 +1,4 @@
-"""Anchors, where an inspection stops: patterns in the built source, since line numbers vary by release."""
+"""Anchors: where an inspection stops, as patterns in the built source, since line numbers vary by release."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ class Anchor:
 LAUNCH = "launch"
 STREAM_K = "stream_k"
 ANCHORS = (
-    # `fattn_kernel<<<...>>>(` until 2026-05, then a function; the third form is the simulator's rewriting of the first
+    # `fattn_kernel<<<...>>>(` until 2026-05, then a function; the third form is the first, rewritten for the simulator
     Anchor(LAUNCH, COMMON, r"^\s*(fattn_kernel<<<|\w+\(fattn_kernel,|simt::.*\bfattn_kernel\()", "everything"),
     Anchor("launched", COMMON, r"^\s*CUDA_CHECK\(cudaGetLastError\(\)\);", "blocks", after=LAUNCH),
     Anchor("finished", COMMON, r"^\s*CUDA_CHECK\(cudaGetLastError\(\)\);", "the combined output", after="launched"),

@@ -30,7 +30,7 @@ Raw = Mapping[str, Any]
 
 
 def tensors_of(raw: Mapping[str, Mapping[str, str]]) -> tuple[TensorFacts, ...]:
-    """The tensors of the op, from the fields that `procedures.op.read_tensor` read."""
+    """The op's tensors, from the fields that `procedures.op.read_tensor` read."""
     found = []
     for role, fields in raw.items():
         ne, nb = _integers(fields["ne"]), _integers(fields["nb"])
@@ -100,10 +100,7 @@ def choice_of(
 
 
 def launch_facts(raw: Raw, kernels: Sequence[KernelLaunch], records: Sequence[Raw]) -> dict[str, Value]:
-    """The variables of the launch and of the running kernel, and facts that follow from the other kernels.
-
-    The other kernels are fixup, combine, and the scan of the mask.
-    """
+    """The variables of the launch and the running kernel, and facts from the fixup, combine and mask-scan kernels."""
     names = [launch.kernel for launch in kernels]
     fixups = [name for name in names if "stream_k_fixup" in name]
     kind = "none" if not fixups else "uniform" if "uniform" in fixups[0] else "general"
@@ -119,7 +116,7 @@ def launch_facts(raw: Raw, kernels: Sequence[KernelLaunch], records: Sequence[Ra
 
 @dataclass(frozen=True)
 class Tiling:
-    """The context of the blocks' records: the chosen kernel, the launch's `blocks_num`, and each tensor's `ne`."""
+    """The context for the blocks' records: the chosen kernel, the launch's `blocks_num`, and each tensor's `ne`."""
 
     choice: Choice
     blocks_num: Sequence[int]
@@ -209,10 +206,10 @@ class Tiling:
         )
 
     def _split_kv(self, record: Raw) -> TileWork:
-        """A block of a vec or tile kernel: block y does every `gridDim.y`-th KV step of its tile, from step y on."""
+        """A vec or tile kernel's block: block y computes every `gridDim.y`-th KV step of its tile, starting at y."""
         x, y, _ = record["blockIdx"]
         z_KV, within = divmod(record[self.family.head_name], self.gqa_ratio)
-        rows = record[self.family.step_name]  # KV rows of a step
+        rows = record[self.family.step_name]  # KV rows in a step
         steps, limit = -(-record["ne11"] // rows), -(-record["k_VKQ_max"] // rows)
         found = TileWork(record["sequence"], z_KV, within // self.ncols2, x, y, limit, self.blocks_num[1])
         return replace(found, kb0_limit=limit) if limit < steps else found

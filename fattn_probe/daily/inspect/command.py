@@ -121,9 +121,9 @@ def _json(item: Examined) -> dict[str, Any]:
 
 
 def raise_if_wrong(done: Sequence[Examined]) -> None:
-    """Raise the error for the exit code of the worst case.
+    """Raise the exception with the exit code of the worst case.
 
-    ComparisonError: a fault, an unexpected fact or a wrong division of work. InputError: `--print` had no value.
+    ComparisonError: a fault, an unexpected fact or a wrong division of work. InputError: a `--print` had no value.
     """
     problems = [problem for item in done for problem in _problems(item)]
     if problems:
@@ -144,7 +144,7 @@ def _problems(item: Examined) -> Iterator[str]:
         yield from (f"{item.label}: {mismatch}" for mismatch in mismatches(item.expect, item.facts))
         coverage = check(item.facts)
         if coverage is not None and not coverage.passes:
-            yield f"{item.label}: the blocks do not do each tile's KV steps exactly once"
+            yield f"{item.label}: the blocks do not compute each tile's KV steps exactly once"
     if item.tensors is not None:
         wrong = [found["name"] for found in item.tensors.checks if found["differing"]]
         yield from (f"{item.label}: {name} in memory differs from the input" for name in wrong)

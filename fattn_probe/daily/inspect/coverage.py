@@ -1,4 +1,4 @@
-"""Coverage: the blocks must do every KV step of every tile exactly once, and the fixup must add every part."""
+"""Coverage: the blocks must compute every KV step of every tile exactly once, and the fixup must add every part."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -88,7 +88,7 @@ def spell(tile: Tile) -> str:
 def _holes(
     tile: Tile, parts: Sequence[BlockPart], grid: Grid, blocks: Sequence[BlockWork]
 ) -> Iterator[CoverageFinding]:
-    """Find the KV steps of a tile that no block does, or that several blocks do."""
+    """Find the KV steps of a tile that no block computes, or that several compute."""
     works = [work for _, work in parts]
     limits = [work.kb0_limit for work in works if work.kb0_limit is not None]
     if works and not limits and all(work.kb0_step == 1 for work in works):
@@ -109,14 +109,14 @@ def _holes(
             message = f"{which} of {spell(tile)} {done} {len(who)} times, by {_blocks(who)}"
             yield CoverageFinding("overlap", message, tile, (start, stop), who)
         elif who is not None and stop - start == grid.iter_k:
-            yield CoverageFinding("gap", f"no block does the tile of {spell(tile)}", tile, (start, stop))
+            yield CoverageFinding("gap", f"no block computes the tile at {spell(tile)}", tile, (start, stop))
         elif who is not None:
             first, cause, around = index_of(tile, grid) * grid.iter_k, "", tuple[int, ...]()
             for a, b in pairwise(blocks):  # for a gap between neighbouring stream-K blocks' shares, name both blocks
                 if a.kbc_stop is not None and b.kbc is not None and a.kbc_stop <= first + start < first + stop <= b.kbc:
                     cause, around = f"{_meeting(a, b)}: ", (a.block, b.block)
                     break
-            said = f"{cause}no block does {which} of {spell(tile)}"
+            said = f"{cause}no block computes {which} of {spell(tile)}"
             yield CoverageFinding("gap", said, tile, (start, stop), around)
 
 
@@ -154,14 +154,14 @@ def _seams(blocks: Sequence[BlockWork], grid: Grid, holes: Sequence[CoverageFind
 
 
 def _shares(blocks: Sequence[BlockWork], grid: Grid) -> Iterator[CoverageFinding]:
-    """Find blocks whose tiles differ from the share that their `kbc` and `kbc_stop`, or their index, determine."""
+    """Find blocks with tiles that differ from the share given by their `kbc` and `kbc_stop`, or by their index."""
     limits, turns = limits_of(tuple(blocks)), parallel_blocks_of(tuple(blocks))
     for block in blocks:
         expected = share_of(block, grid, turns, limits)
         if [_place(work) for work in block.tiles] == [_place(work) for work in expected]:
             continue
         share = f"blockIdx {block.blockIdx}" if block.kbc is None else f"kbc {block.kbc} to {block.kbc_stop}"
-        said = f"block {block.block} ({share}) does {_listed(block.tiles)}, but its share is {_listed(expected)}"
+        said = f"block {block.block} ({share}) computes {_listed(block.tiles)}, but its share is {_listed(expected)}"
         yield CoverageFinding("share", said, blocks=(block.block,))
 
 
@@ -192,7 +192,7 @@ def _handover(tile: Tile, parts: Sequence[BlockPart]) -> Iterator[CoverageFindin
             "fixup", f"{where}: {_blocks(writers)} write dst, but only the last block should", tile, blocks=writers
         )
     elif parts[-1][1].is_fixup:
-        said = f"{where}: block {writers[0]} writes dst, but block {last} does the last part"
+        said = f"{where}: block {writers[0]} writes dst, but block {last} computes the last part"
         yield CoverageFinding("fixup", said, tile, blocks=(writers[0], last))
     for block, work in parts:
         writes, starts_late, said = not work.is_fixup, work.kb0_start > 0, ""

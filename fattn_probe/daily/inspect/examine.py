@@ -118,7 +118,7 @@ def watch_of(text: str, expressions: Sequence[str], stops: int) -> BlockWatch | 
 def watch(
     inspector: Inspector, case: Case, inputs: Mapping[str, Bytes], target: Target, wanted: BlockWatch
 ) -> WatchResult | Ended:
-    """Stop at the lines of `wanted`; in a kernel, only in the thread of the case's `inspect.trace`."""
+    """Stop at the lines of `wanted`; in a kernel, only in the thread that the case's `inspect.trace` names."""
     at = case.inspect.trace or TracePlace()
     path = inspector.source(inspector.session.build_for(target, RUNNER)) / CUDA / wanted.file
     if not path.is_file():
@@ -152,7 +152,7 @@ class Extras:
     captures: Path | None = None
     watch: BlockWatch | None = None
     traced: frozenset[str] = frozenset()
-    """Names of the cases to trace, each with the warp of its `inspect.trace`."""
+    """Names of the cases to trace, each at the warp that its `inspect.trace` gives."""
     npz: Path | None = None
     """The file to which the registers of all warps of the traced block are written."""
     find_nan: bool = False

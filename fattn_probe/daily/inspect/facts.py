@@ -94,7 +94,7 @@ class MissingFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything that an inspection found; facts that were not requested or found are None or empty.
+    """Everything that an inspection found; facts that were not requested or not found are None or empty.
 
     `fault` says how the kernel stopped early; later facts are then unknown.
     """

@@ -64,7 +64,7 @@ class InspectOptions:
 class Inspection:
     """The inspection of a case on a target: its facts, or how the program ended before the kernel launch.
 
-    `name` is the name of a scenario's or upstream's case; `reasons` are sentences on why this kernel was chosen.
+    `name` is the case's name in a scenario or upstream; `reasons` are sentences on why this kernel was chosen.
     """
 
     name: str
@@ -102,7 +102,7 @@ class Inspector:
             return self._inspect(Started(case.name, RUNNER, self.words(target), folder), target)
 
     def inspect_upstream(self, case: str, words: Sequence[str], target: Target) -> Inspection:
-        """Inspect a case of upstream's test-backend-ops, which the arguments `words` select."""
+        """Inspect the case that the arguments `words` of upstream's test-backend-ops select."""
         with scratch() as folder:
             return self._inspect(Started(case, TEST_BACKEND_OPS, tuple(words), folder), target)
 
@@ -148,7 +148,7 @@ class Inspector:
         anchors = {name: list(found) for name, found in self.located(build).locations.items()}
         dispatch = plan_of(self.dispatch(build))
         gfx = target.device.gfx if target.device is not None else ""
-        # the layout of the sums of an AMD GPU's matrix instructions (`trace.fragments.AMD_ROWS`); empty for NVIDIA
+        # the layout of sums in an AMD GPU's matrix instructions (`trace.fragments.AMD_ROWS`); empty for NVIDIA
         matrix = {"gfx9": "mfma", "gfx11": "rdna3", "gfx12": "rdna4"}.get(gfx[:-2], "")
         gpu = {"simulated": target.engine == "sim", "wave": wave_of(target), "matrix": matrix}
         return {"anchors": anchors, "dispatch": dispatch} | gpu
@@ -223,7 +223,7 @@ class Inspector:
             yield debugging
 
     def located(self, build: Build) -> Located:
-        """The places in a build's source at which an inspection stops."""
+        """The locations in a build's source at which an inspection stops."""
         return locate(self.source(build) / CUDA)
 
     def dispatch(self, build: Build) -> Dispatch:

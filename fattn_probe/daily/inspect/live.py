@@ -62,7 +62,7 @@ ENTER = (
 def debug(inspector: Inspector, case: Case, inputs: Mapping[str, Bytes], target: Target, facts: Facts) -> int:
     """Hand the terminal to the debugger until the user quits it; returns its exit code.
 
-    `facts` come from the same inspector, so the build has every kernel.
+    `facts` come from the same inspector, so the build has every kernel that runs.
     """
     at = case.inspect.trace or TracePlace()
     debugger = inspector.options.debugger_on(target)
@@ -123,7 +123,7 @@ def plan_of(inspector: Inspector, facts: Facts, target: Target, at: TracePlace) 
 
 
 def work_lines(block: BlockWork) -> Iterator[str]:
-    """Lines with a block's work: the same values as `fattn blocks` shows."""
+    """Lines with a block's work: the same values that `fattn blocks` shows."""
     if block.kbc is not None:
         yield f"earlier run: kbc {block.kbc} to {block.kbc_stop}"
     for work in block.tiles:

@@ -22,7 +22,7 @@ from fattn_probe.daily.inspect.view.show import side_by_side
 from fattn_probe.daily.inspect.view.work_picture import svg_of
 
 WIDTH, LEFT, ROW, STRIP = 960, 124, 12, 3
-LABEL = 48.0  # the least distance between labelled KV rows, in pixels
+LABEL = 48.0  # the smallest distance between labelled KV rows, in pixels
 NOT_FINITE = Look("", colour="#d1242f")
 TICK = Look("tick", "stroke:var(--soft);stroke-opacity:.5")
 BAD = Look("bad", "fill:none;stroke:var(--bad);stroke-width:2")

@@ -1,6 +1,6 @@
 """`inspect --values` and `--captures`: an op's tensors, read from the program's memory through the debugger.
 
-The operands are compared with the inputs byte by byte; any tensor is printed as slices.
+The operands are compared with the inputs byte by byte; slices of any tensor can be printed.
 """
 
 import re

@@ -53,7 +53,7 @@ class LaunchLog:
         self.read = self.path.stat().st_size if self.path.exists() else 0
 
     def launched(self) -> tuple[LaunchRecord, ...]:
-        """The launches since the last call of `skip` or of this method; empty if the backend launches no kernels."""
+        """The launches since the last call to `skip` or this method; empty if the backend launches no kernels."""
         start = self.read
         self.skip()
         text = self.path.read_bytes()[start : self.read].decode() if self.read > start else ""

@@ -25,7 +25,7 @@ def place_of_model(target: Target) -> Target:
 
 @dataclass(frozen=True)
 class OnDevice:
-    """A model that runs on a CUDA device: the ops in the device's build, and the path of cuBLAS."""
+    """A model that runs on a CUDA device: the ops in the device's build, and the path to cuBLAS."""
 
     ops: tuple[str, ...] = ()
     libraries: str = ""

@@ -48,8 +48,8 @@ class Prompt:
 class Request:
     """One run of a model.
 
-    `generate` is the number of tokens after the prompt, `context` the number of positions of each sequence (0: as many
-    as needed), `batch` the tokens of one evaluation (`n_ubatch`), `sequences` the number of parallel prompts. Empty
+    `generate` is the number of tokens after the prompt, `context` the number of positions per sequence (0: as many as
+    needed), `batch` the tokens per evaluation (`n_ubatch`), `sequences` the number of parallel prompts. Empty
     `layers` means all. With `every`, each evaluation is recorded, otherwise only the last one of the prompt and the
     last one of the run. `budget` limits the recorded bytes. Without `flash_attn`, matrix products and a softmax
     compute attention, and V must not be quantised.
@@ -161,7 +161,7 @@ def check_architecture(tree: Tree, model: Path, architecture: str) -> None:
 
 
 def files_of(tree: Tree, architecture: str) -> tuple[str, ...]:
-    """The file of src/models/ with the graph of an architecture; empty if it cannot be found before a run.
+    """The file in src/models/ with the graph of an architecture; empty if it cannot be found before a run.
 
     Other files are compiled when the model first calls a function from them.
     """
@@ -227,7 +227,7 @@ Answer = Callable[[Mapping[str, Any]], str]
 
 
 def converse(argv: Sequence[str], env: Mapping[str, str], timeout: float, answer: Answer) -> Completed:
-    """Run the program to its end, and reply to each of its lines; `timeout` is the limit in seconds for each line.
+    """Run the program to completion, and reply to each of its lines; `timeout` is the limit in seconds for each line.
 
     The process has always ended when this function returns or raises.
     """

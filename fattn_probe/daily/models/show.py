@@ -60,12 +60,12 @@ def remarks(index: Index, folder: str) -> list[str]:
     """Notes on recorded and left-out ops."""
     said = [f"{len(index.entries)} ops, {size_text(index.bytes)}, in {folder}"]
     if index.left_out:
-        said.append(f"{len(index.left_out)} ops did not fit --budget, from {index.left_out[0]} on")
+        said.append(f"{len(index.left_out)} ops did not fit in --budget, starting with {index.left_out[0]}")
     if index.run["finite"] is False:
         said.append("the model's logits have NaN or infinities")
     if (place := index.run.get("model_on", "cpu")) != "cpu":
         counts = {device: sum(ops.values()) for device, ops in index.run["ran_on"].items()}
         elsewhere = ", ".join(sorted(index.run["ran_on"].get("CPU", {})))
-        share = f", but {counts['CPU']} of its {sum(counts.values())} ops on the CPU: {elsewhere}" if elsewhere else ""
+        share = f"; {counts['CPU']} of its {sum(counts.values())} ops ran on the CPU: {elsewhere}" if elsewhere else ""
         said.append(f"the model ran on {place}{share}")
     return said

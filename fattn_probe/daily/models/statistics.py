@@ -1,4 +1,4 @@
-"""Statistics of the values of a recorded op by head, and the distance of a kernel's numbers from the limits of f16.
+"""Statistics of a recorded op's values by head, and the distance of a kernel's values from the limits of f16.
 
 The terminal shows them as a table, a browser as a self-contained page.
 """
@@ -30,7 +30,7 @@ from fattn_probe.verdict.truth.reference.attention import alibi_slopes
 LARGEST, SMALLEST, SUBNORMAL = 65504.0, 2.0**-24, 2.0**-14
 """The largest, the smallest positive, and the smallest normal f16 number."""
 FIRST_BIN, LAST_BIN = -25, 16
-"""Bins b for |x| in [2^b, 2^(b+1)); the first includes all smaller, the last all larger numbers."""
+"""Bins b for |x| in [2^b, 2^(b+1)); the first also counts all smaller values, the last all larger values."""
 TILE = 64
 """Queries, and KV rows, in a tile of the mask."""
 MOST = 1 << 22
@@ -39,7 +39,7 @@ MOST = 1 << 22
 
 @dataclass(frozen=True)
 class Range:
-    """The minimum and maximum of `count` numbers, their mean and standard deviation, and the number in each bin."""
+    """The minimum and maximum of `count` values, their mean and standard deviation, and the number in each bin."""
 
     count: int
     least: float
@@ -50,7 +50,7 @@ class Range:
 
     @classmethod
     def of(cls, values: F64) -> "Range":
-        """The range of an array of any shape; ignores non-finite numbers."""
+        """The range of an array of any shape; ignores non-finite values."""
         found = values[np.isfinite(values)]
         if not found.size:
             return cls(0, 0.0, 0.0, 0.0, 0.0, (0,) * (LAST_BIN - FIRST_BIN + 1))
@@ -60,7 +60,7 @@ class Range:
 
     @classmethod
     def joined(cls, parts: "Sequence[Range]") -> "Range":
-        """The range of all numbers from several ranges."""
+        """The range of all values in several ranges."""
         parts = [part for part in parts if part.count] or [*parts[:1]]
         count = sum(part.count for part in parts)
         if not count:
@@ -96,10 +96,11 @@ class Weights:
 
 @dataclass(frozen=True)
 class HeadStatistics:
-    """A head of a sequence: its operands, its logits at the softmax, and the numbers that a kernel stores in f16.
+    """A head of a sequence: its operands, its logits at the softmax, and the values that a kernel stores in f16.
 
     P is exp(logit - m), where m is the largest logit of the row. `row_sums` are the sums of P. `largest_sum` is the
-    largest sum of P |V|, which no partial sum of P V exceeds. `subnormal` and `zero` are shares of positive P, in f16.
+    largest sum of P |V|, which no partial sum of P V exceeds. `subnormal` and `zero` are the shares of the positive
+    elements of P that are subnormal or zero in f16.
     """
 
     sequence: int
@@ -137,7 +138,7 @@ def bins_of(values: F64) -> tuple[int, ...]:
 
 
 def statistics_of(op: Op, inputs: Mapping[str, Bytes]) -> OpStatistics:
-    """The statistics of an op with the bytes of its operands, over all queries and KV rows."""
+    """The statistics of an op, given the bytes of its operands, over all queries and KV rows."""
     values, sizes = operand_values(op, inputs), op.sizes
     slopes = alibi_slopes(sizes.n_head, op.params.max_bias)
     heads = []
@@ -253,11 +254,11 @@ def percent(share: float) -> str:
 
 
 def page(ops: Statistics, about: str) -> str:
-    """The page: a section for each op, with the ranges of each head and the sizes of its numbers."""
+    """The page: a section for each op, with the ranges of each head and the magnitudes of its values."""
     words: dict[str, Any] = {"title": "Values of captured attention ops", "about": about, "ops": []}
     for name, found in ops.items():
         hidden, partly, clean = (percent(getattr(found, kind)) for kind in KINDS)
-        tiles = f"{hidden} of the mask's tiles hide all, {partly} hide some, {clean} hide nothing."
+        tiles = f"{hidden} of the mask's tiles hide everything, {partly} hide something, {clean} hide nothing."
         words["ops"].append({"name": name, "about": tiles, "heads": rows(found.heads)})
     return environment("fattn_probe.daily.models").get_template("statistics.html.j2").render(words)
 

@@ -40,7 +40,7 @@ PRODUCTS = {
 """ggml's functions for matrix products, which choose between cuBLAS and kernels in several files."""
 CALL = re.compile(r"\b(ggml_cuda_\w+|\w+_cuda)\(")
 ELSEWHERE = frozenset({ATTENTION, *PRODUCTS, "OUT_PROD"})
-"""Ops not run here: `capture` replays attention; matrix products need cuBLAS, and minutes to compile."""
+"""Ops that a device does not run: `capture` replays attention; matrix products need cuBLAS, and minutes to compile."""
 CUBLAS = re.compile(r"\bcublas\w+\(")
 DISPATCH = re.compile(r"^static bool ggml_cuda_compute_forward\(.*?^\}", re.MULTILINE | re.DOTALL)
 # `case GGML_OP_ADD: case GGML_OP_ADD1: ggml_cuda_op_add(ctx, dst);`; a case with a nested switch yields its first call
@@ -62,7 +62,7 @@ def device_ops(tree: Tree, *, cublas: bool = False) -> dict[str, str]:
 def files_of_device_ops(tree: Tree, *, cublas: bool) -> dict[str, tuple[str, ...]]:
     """The .cu files of ops that a model may need on a CUDA device: attention, `device_ops`, matrix products.
 
-    With `cublas`, they include the files that call cuBLAS, and those with the kernels and conversions of products.
+    With `cublas`, they include the files that call cuBLAS, and those with kernels and conversions for matrix products.
     """
     found: dict[str, tuple[str, ...]] = {ATTENTION: ()}
     found |= {op: (file,) for op, file in device_ops(tree, cublas=cublas).items()}
@@ -107,10 +107,10 @@ class TensorDifference:
 class Node:
     """A tensor of a graph, in the order of computation.
 
-    `step` is the evaluation, `part` the part of the evaluation, `index` the position in the graph. `nan`, `inf` (of
-    both signs) and `largest` (finite magnitude) describe the model's own output, on the CPU; `inputs_nan` and
-    `inputs_inf` count those in its inputs when the op ran. `on` has the result on each target ("sim:h200"): the
-    difference; if the op stopped, the fault in its kernel or ggml's message; None if the target does not run this op.
+    `step` is the number of the evaluation, `part` the micro-batch in it, `index` the position in the graph. `nan`,
+    `inf` (of both signs) and `largest` (finite magnitude) describe the model's own output, on the CPU; `inputs_nan`
+    and `inputs_inf` are the counts for the op's inputs when it ran. `on` has the result on each target ("sim:h200"):
+    the difference; if the op stopped, the fault in its kernel or ggml's message; None if the target does not run it.
     """
 
     step: int
@@ -132,13 +132,13 @@ class Node:
 
 Nodes = tuple[Node, ...]
 LIMITS = frozenset({"unsupported", "unknown-ptx"})
-"""Kinds of findings for unsupported features of the simulator."""
+"""Kinds of findings for features that the simulator does not support."""
 # `Qcur-3`, `cache_k_l3 (view)`, `blk.3.attn_norm.weight`
 LAYER = re.compile(r"-(\d+)(?![\w.])|_l(\d+)\b|^blk\.(\d+)\.")
 
 
 def walk(session: Session, request: Request, targets: Sequence[Target], step: Step = quiet) -> Nodes:
-    """The tensors of a model's run on the CPU, in the order of computation, each with the results of the targets.
+    """The tensors of a model's run on the CPU, in the order of computation, each with the targets' results.
 
     The steps are those that `capture` records; a request's layers and budget are ignored. A crashed op is not repeated.
     """
@@ -185,7 +185,7 @@ Reached = tuple[Nodes, str, Finding | Failed | None]
 
 @dataclass(frozen=True)
 class Walk:
-    """One run of a model, with the ops around attention also on a device, unless the target is the CPU."""
+    """One run of a model, with the ops around attention also run on a device, unless the target is the CPU."""
 
     session: Session
     request: Request

@@ -72,7 +72,7 @@ def plain(line: str) -> str:
 def parse_line(line: str) -> Event | None:
     """Parse one line; None for a log line.
 
-    The message of a failing case (`[FLASH_ATTN_EXT] ERR = ...`) has no newline: the case's text is on its line.
+    The message of a failing case (`[FLASH_ATTN_EXT] ERR = ...`) has no newline, so the case's text is on the same line.
     """
     text = plain(line)
     for pattern, build in LINES:
@@ -148,8 +148,8 @@ class OpsReport:
     """The results of a run in order of completion; `stopped` is the reason if the program ended early.
 
     `timed_out`: the overall timeout stopped the program. `backends` are all backends that the program lists;
-    `description` belongs to the backend that ran. `crashes` are the reasons for crashes, after each of which the
-    program was restarted. `missing` is the mangled name of a function that the build lacks, `finding` the report of the
+    `description` belongs to the backend that ran. `crashes` has the reason for each crash; the program was then
+    restarted. `missing` is the mangled name of a function that the build lacks, `finding` the report of the
     simulator's checker. `tail` has the last lines of output if the run stopped early.
     """
 
@@ -198,7 +198,7 @@ class OpsReport:
 class Transcript:
     """The report of a run so far; with -j, a failure's message may appear on the line of another case.
 
-    `fatal` is the first line since the last result that is a reason to stop; a long trace by gdb may follow it.
+    `fatal` is the first line since the last result that is a reason to stop; a long gdb backtrace may follow it.
     """
 
     report: OpsReport
@@ -284,7 +284,7 @@ def plan_ops(
     parameters. Raises InputError for options that this version lacks, except `workers`: without -j, one worker runs.
     """
     if mode not in options.modes:
-        raise InputError(f"mode {mode!r}: this test-backend-ops only has {', '.join(sorted(options.modes))}")
+        raise InputError(f"mode {mode!r}: this test-backend-ops has only {', '.join(sorted(options.modes))}")
     pattern = only if isinstance(only, str) and not only.startswith(f"{OP}(") else ""
     cases = [only] if isinstance(only, str) and not pattern else [] if isinstance(only, str) else only or []
     words = [mode, "-b", backend, "-o", ",".join(case for case in cases if case) or OP]

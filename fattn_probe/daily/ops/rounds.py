@@ -184,7 +184,7 @@ def _some(report: OpsReport, backend: str, only: Only) -> OpsReport:
     if backend not in report.backends:
         has = ", ".join(report.backends) or "none"
         raise LostError(f"{report.command[0]} has no backend {backend} (it has: {has})")
-    raise InputError(f"--filter {only!r} selects no {OP} case of this source")
+    raise InputError(f"--filter {only!r} selects no {OP} case in this source")
 
 
 def portions(cases: Sequence[str], most: int = MOST_CHARACTERS) -> Iterator[tuple[str, ...]]:
@@ -297,7 +297,7 @@ def cases_of(lines: Iterable[str], root: Path) -> Iterator[Case]:
 
 
 def separate_V_of(root: Path) -> bool:
-    """Whether V is separate from K in every case of a source's list; an old case's text does not show it."""
+    """Whether V is separate from K in every case that a source lists; the text of an old case does not show this."""
     path = root / LIST
     return path.is_file() and not V_IS_K.search(path.read_text(errors="replace"))
 

@@ -86,7 +86,7 @@ def test_the_traced_block_must_exist(gqa):
     for place, said in (
         ({"block": 8, "warp": 0}, r"inspect\.trace\.block: there is no block 8, only 0 to 7"),
         ({"block": 0, "warp": 4}, r"inspect\.trace\.warp: there is no warp 4, only 0 to 3"),
-        ({"block": 2, "warp": 0, "kb0": 3}, r"inspect\.trace\.kb0: block 2 does not do step 3, only 2 to 2"),
+        ({"block": 2, "warp": 0, "kb0": 3}, r"inspect\.trace\.kb0: block 2 does not compute step 3, only 2 to 2"),
     ):
         with pytest.raises(InputError, match=said):
             gqa.trace(**place)

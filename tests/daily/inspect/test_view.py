@@ -143,7 +143,7 @@ def test_a_page_has_a_trace_as_it_is_and_else_only_what_was_found():
 
 def test_faults_are_reported_on_a_page_and_that_of_a_stopped_kernel_first():
     text = page(replace(gqa(), blocks=gqa().blocks[:3] + gqa().blocks[4:]))
-    assert "block 2 stops at kbc 3, block 4 starts at 4: no block does KV step 3 of sequence 0, KV head 0" in text
+    assert "block 2 stops at kbc 3, block 4 starts at 4: no block computes KV step 3 of sequence 0, KV head 0" in text
     assert 'class="verdict fail"' in text
     text = page(replace(gqa(), fault="misaligned: a vector at common.cuh:822"))
     assert '<div class="verdict fail"><b>fault</b> misaligned: a vector at common.cuh:822</div>' in text
@@ -348,7 +348,7 @@ def test_json_has_everything_by_stable_names():
 def test_json_of_a_fault():
     (gap, share) = facts_json(with_block(gqa(), replace(gqa().blocks[2], tiles=())))["coverage"]["findings"]
     assert (gap["kind"], gap["tile"], gap["steps"]) == ("gap", (0, 0, 0, 0), (2, 3))
-    assert share["message"] == "block 2 (kbc 2 to 3) does nothing, but its share is [0, 0, 0, 0] steps 2:3"
+    assert share["message"] == "block 2 (kbc 2 to 3) computes nothing, but its share is [0, 0, 0, 0] steps 2:3"
 
 
 def test_the_documentation_names_every_key_and_kind():
@@ -616,7 +616,7 @@ def test_a_step_that_no_block_does_or_two_do():
     assert finding.blocks == (46, 47)
     assert finding.message == (
         "block 46 stops at kbc 2186, block 47 starts at 2187: "
-        "no block does KV step 10 of sequence 0, KV head 0, head group 0, query tile 34"
+        "no block computes KV step 10 of sequence 0, KV head 0, head group 0, query tile 34"
     )
     facts = recut(gqa(), 2, 2, 4)
     kinds = {finding.kind: finding.message for finding in check(facts).findings}
@@ -625,7 +625,7 @@ def test_a_step_that_no_block_does_or_two_do():
     assert kinds["fixup"].endswith("blocks 2 and 3 write dst, but only the last block should")
 
 
-ALONE = "no block does the tile of sequence 0, KV head 7, head group 3, query tile 0"
+ALONE = "no block computes the tile at sequence 0, KV head 7, head group 3, query tile 0"
 NOT_ADDED = "192 tiles are divided among blocks, but no flash_attn_stream_k_fixup was launched to add the parts"
 
 

@@ -316,7 +316,7 @@ def test_the_ops_by_devices_in_words():
     assert words_of(ran_on) == "CPU: GET_ROWS, MUL_MAT; CUDA0: ROPE"
     run = {"finite": True, "model_on": "gpu:0", "ran_on": ran_on}
     said = remarks(Index(True, run, [], [], 0), "ops")
-    assert said == ["0 ops, 0 B, in ops", "the model ran on gpu:0, but 3 of its 7 ops on the CPU: GET_ROWS, MUL_MAT"]
+    assert said == ["0 ops, 0 B, in ops", "the model ran on gpu:0; 3 of its 7 ops ran on the CPU: GET_ROWS, MUL_MAT"]
     assert len(remarks(Index(True, run | {"model_on": "cpu"}, [], [], 0), "ops")) == 1
 
 

@@ -1,7 +1,7 @@
 """The dispatch of a tree, read from its source and stored in the cache, and the decisions that a run made.
 
 The reader does not depend on the version of llama.cpp: it follows the functions from `ggml_cuda_flash_attn_ext`. The
-next line that the program executed shows whether a condition held; if it does not, the debugger's values do."""
+next line that the program executed shows whether a condition held; if it cannot, the debugger's values do."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ def visits_of(documents: Iterable[Mapping[str, Any]]) -> tuple[Visit, ...]:
 
 
 def plan_of(dispatch: Dispatch, start: str = "run") -> dict[str, Any]:
-    """The plan for `trace_dispatch`, as JSON: the places to stop at, and the expressions to evaluate there."""
+    """The plan for `trace_dispatch`, as JSON: the lines to stop at, and the expressions to evaluate there."""
     asks: dict[str, list[str]] = {}
     constants: dict[str, list[str]] = {}  # for `if constexpr`, whose line has no code
     after: dict[str, tuple[Lines, str]] = {}
@@ -88,10 +88,10 @@ class _Found:
 
 
 def decisions(conditions: Sequence[Condition], visits: Sequence[Visit]) -> tuple[Decision, ...]:
-    """The decisions in order; each condition of a loop appears once, marked as held if it ever held."""
+    """The decisions in order; each condition in a loop appears once, marked as held if it ever held."""
     found = [item for condition in conditions for item in _of_condition(condition, visits)]
     found.sort(key=lambda item: (item.at, item.condition.lines))
-    loops: dict[tuple[str, int], _Found] = {}  # by condition: its first decision that held, else its last
+    loops: dict[tuple[str, int], _Found] = {}  # by condition: the first decision that held, else the last
     once: list[_Found] = []
     for item in found:
         key = item.decision.file, item.decision.line
@@ -127,7 +127,7 @@ def _of_condition(condition: Condition, visits: Sequence[Visit]) -> Iterator[_Fo
         return
     for first, last in _askings(condition, visits):
         found = _asked(condition, _merged(condition, visits[first : last + 1]), visits[last + 1 :])
-        if found:  # decided after the functions that it calls, even if the debugger misses the return to its line
+        if found:  # placed after the functions that it calls, even if the debugger misses the return to its line
             here = (index for index in range(last + 1, len(visits)) if visits[index].function == visits[last].function)
             yield _Found(next(here, last + 1) - 1, found, condition)
     if condition.kind == "if constexpr":
@@ -218,7 +218,7 @@ def _passed(condition: Condition, visits: Sequence[Visit]) -> Iterator[_Found]:
 
 
 def _terms(logic: Logic, known: Truths, values: Values) -> Iterator[Term]:
-    """Yield each atomic part with its truth, then its variables; leaves out pointers, whose values explain nothing."""
+    """Yield each atomic part with its truth value, then its variables except pointers, whose values explain nothing."""
     seen: set[str] = set()
     for atom in logic.atoms():
         truth = known.get(atom.text)

@@ -127,7 +127,7 @@ class _Function:
         return any(part.kind != "or" and self.foreign.search(part.text) for part in lacks)
 
     def needs(self, item: _Read, inner: str) -> str:
-        """A missing condition and the actual value: `Q->ne[1] == 1; it is 7`."""
+        """An unmet condition and the actual value: `Q->ne[1] == 1; it is 7`."""
         parts, texts = list[Sequence[Logic]](), list[str]()
         lacks = lacking(item.logic, item.known)
         for part in lacks:

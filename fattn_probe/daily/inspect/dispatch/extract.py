@@ -30,7 +30,7 @@ class SwitchCase:
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition in a function of the dispatch, on `lines` (first and last, inclusive, like all lines here).
+    """A condition in a function of the dispatch, on `lines` (first and last, inclusive, as everywhere here).
 
     `leads_to` is the source text of the consequence if the condition holds. A `value` is a bool or a `?:` assigned to
     `variable`. An `outcome` has no condition: it returns a choice or calls another function. A `macro` does the same,
@@ -116,7 +116,7 @@ class Extract:
         return parse(self.reader.draft, self.function.start, self.function.stop)
 
     def function_record(self) -> DispatchFunction:
-        """The function's name, place and calls."""
+        """The function's name, location and calls."""
         first = self.statements[0].start if self.statements else self.function.stop
         return DispatchFunction(
             self.function.name,
@@ -223,7 +223,7 @@ class Extract:
         return frozenset(used)
 
     def _value(self, statement: Statement) -> Value | None:
-        """The bool or `?:` value that a statement gives a variable at run time."""
+        """The bool or `?:` value that a statement assigns to a variable at run time."""
         span = self._given(statement)
         words = self.reader.draft.words
         if span is None or span[1] - span[0] < 2:

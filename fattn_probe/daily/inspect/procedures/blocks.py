@@ -23,7 +23,7 @@ def block_anchors(anchors: Iterable[str]) -> list[str]:
 
 
 def insert_near(debugger: Debugger, anchors: Mapping[str, Sequence[str]], names: Iterable[str]) -> Points:
-    """Set breakpoints on all lines of some anchors, only in the compilation units of the frames above."""
+    """Set breakpoints on all lines of some anchors, only in the compilation units of the frames on the stack."""
     found = ((name, location) for name in names for location in anchors[name])
     return {number: name for name, location in found for number in debugger.insert_near(location)}
 
@@ -172,7 +172,7 @@ def read_gpu_blocks(
             yield record
     debugger.delete(*points)
     yield from reader.scanned_mask(sparse)
-    # read the blocks that are at a tile's call at the first such stop; then the kernel runs to its end
+    # read the blocks that are at a tile's call at the first such stop; then the kernel runs to completion
     points = reader.insert("tile_call") if "kbc" in reader.shape else []
     stop = debugger.resume("continue")
     if not point_of(ends, stop) and stop.reason == "breakpoint":
@@ -218,7 +218,7 @@ class _GpuReader:
             yield {"at": "KV_max", "values": values, "nbatch_fa": self.shape["nbatch_fa"], "sparse": sparse}
 
     def _threads_0(self) -> Iterator[tuple[Block, str, int]]:
-        """Where each block's thread 0 is: block, file, line."""
+        """The location of each block's thread 0: block, file, line."""
         for found in RANGE.finditer(self.debugger.execute("info cuda threads")):
             places = [tuple(map(int, found.groups()[at : at + 3])) for at in (0, 3, 6)]
             first, last = self._linear(places[0]) + (places[1] != (0, 0, 0)), self._linear(places[2])
@@ -241,7 +241,7 @@ class _GpuReader:
         return max(found, default=(0, ""))[1]
 
     def _read(self, where: str, block: Block) -> Document | None:
-        """Read a block's record; None if its thread is a few instructions off, where variables cannot be read."""
+        """Read a block's record; None if its thread is a few instructions away, where variables cannot be read."""
         place = ",".join(map(str, block))
         self.debugger.execute(f"cuda block ({place}) thread (0,0,0)")
         # The shape of the work is the same for all blocks, so it is read only in the first one.

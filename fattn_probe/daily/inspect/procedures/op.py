@@ -23,7 +23,7 @@ LAUNCHER = "launch_fattn<"
 def trace_dispatch(debugger: Debugger, plan: Mapping[str, Any]) -> tuple[list[Document], StopRecord]:
     """Run the program, and step from the dispatch's entry into the launching function; returns (visits, last stop).
 
-    Only the dispatch from the entry counts; a backend also chooses a kernel earlier, to check for support. A visit is
+    Visits before the entry do not count: a backend also chooses a kernel earlier, to check for support. A visit is
     {function, file, line, values, after}, with the values of the plan's expressions before and after the line. The list
     is empty if the program never reached the entry.
     """
@@ -32,7 +32,7 @@ def trace_dispatch(debugger: Debugger, plan: Mapping[str, Any]) -> tuple[list[Do
     debugger.delete(*entry)
     if not set(entry).intersection(stop.breakpoints):
         return [], stop
-    # Conditions call some functions of the entry's file, so these get breakpoints. The walk steps into functions in
+    # Conditions call some functions in the entry's file, so these get breakpoints. The walk steps into functions in
     # headers: their lines are in one compilation unit per kernel, and finding them in all units would take seconds.
     first, *functions = plan["functions"]
     points = _insert(debugger, [each["location"] for each in functions if each["file"] == first["file"]])
@@ -196,7 +196,7 @@ def read_tensor(debugger: Debugger, at: str) -> dict[str, str]:
 
 
 def read_tensors(debugger: Debugger, plan: Document) -> Document:
-    """Run the op to its end, and write all bytes of each tensor to a file in `folder`.
+    """Run the op to completion, and write all bytes of each tensor to a file in `folder`.
 
     `plan`: `dispatch` (the plan of `trace_dispatch`), `sizes` (bytes by role), `folder`, `simulated`. The memory of a
     simulated GPU belongs to the program; for a real GPU, the debugger copies memory by calling

@@ -72,7 +72,7 @@ class Lanes:
         return self._debugger.insert_near(location, f"{at}{self._fiber[0]} == {self._warp} && {where}")
 
     def standing(self) -> Sequence[int]:
-        """The lanes at the stop: the running fiber's lane, or this warp's active lanes if it has a GPU's focus."""
+        """The lanes at the stop: the running fiber's lane; on a GPU, the active lanes if this warp has the focus."""
         if self._simulated:
             (lane,) = self._debugger.evaluate([self._fiber[1]])
             return () if lane is None else (int(lane),)
@@ -128,7 +128,7 @@ def run_to_launch(debugger: Debugger, plan: Document) -> list[str]:
 def read_trace(debugger: Debugger, plan: Document) -> Document:
     """Follow one warp through its block's tiles; the program has stopped at the kernel's launch.
 
-    `plan`: `anchors` (gdb locations by name), `wave` (lanes per warp), `matrix` (the layout of the sums of AMD's matrix
+    `plan`: `anchors` (gdb locations by name), `wave` (lanes per warp), `matrix` (the layout of sums in AMD's matrix
     instructions, empty for NVIDIA), `block` (x, y, z), `warp`, `tiles` (the number of tiles; None: all until the
     program stops for another reason), `kb0` (the only step to read, in the first tile that has it; None: all steps),
     `until_not_finite` (stop after the first anchor with a NaN or infinity).
@@ -144,7 +144,7 @@ def read_trace(debugger: Debugger, plan: Document) -> Document:
     - at `rescaled`: VKQ_C
     - at `accumulated`, after the last step, and at `sunk`, after lane sums and sinks: KQ_max, KQ_rowsum, VKQ_C
 
-    A float register is one number, a half2 register two: the bits of x and of y. Unreadable variables are missing.
+    A float register gives one number, a half2 register two: the bits of x and of y. Unreadable variables are missing.
     """
     return _Reader(debugger, plan).read()
 
@@ -249,7 +249,7 @@ class _Reader:
 
 
 def _kernel(debugger: Debugger, function: str, plan: Document) -> Document:
-    """Describe the kernel of the newest frame, an iteration: template arguments, fragments, register expressions."""
+    """Describe the kernel of the newest frame (its iteration): template arguments, fragments, register expressions."""
     template = TEMPLATE.search(function)
     values = [int(value) for value in template.groups()] if template else [0] * 5
     KQ, VKQ = (_fragment(debugger, name, plan) for name in ("KQ_C[0]", "VKQ_C[0]"))
@@ -291,7 +291,7 @@ def _fragment(debugger: Debugger, name: str, plan: Document) -> Document:
 
 
 def _finite(read: dict[str, Numbers], *, half: bool) -> bool:
-    """Whether all registers are finite; halves (VKQ_C) are bits, not finite if the exponent is all ones."""
+    """Whether all registers are finite; halves (VKQ_C) are bits, and not finite if the exponent is all ones."""
     return all(
         all(value & 0x7C00 != 0x7C00 for value in values if isinstance(value, int))
         if name == "VKQ_C" and half

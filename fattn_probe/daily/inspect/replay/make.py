@@ -1,4 +1,4 @@
-"""Make the replay of a run from its facts, its judgement and, if there is one, a trace."""
+"""Create the replay of a run from its facts, its judgement and, if there is one, a trace."""
 
 from collections.abc import Iterator, Sequence
 
@@ -49,9 +49,9 @@ def replay_of(
     trace: JudgedTrace | None = None,
     beside: Replay | None = None,
 ) -> Replay:
-    """Make the replay of a run; without facts, the division of work is derived from the launches.
+    """Create the replay of a run; without facts, the division of work is derived from the launches.
 
-    The rows are the same as in the replay `beside`; without it, the row that the trace followed, and the worst rows.
+    The rows are those of the replay `beside`, or by default the row that the trace followed and the worst rows.
 
     Raises InputError if no attention kernel with known sizes ran.
     """
@@ -69,17 +69,17 @@ def replay_of(
             notes.append("A kernel scanned the mask first: blocks stop where it hides all remaining KV rows.")
     rows, row_errors = tuple[RowNumbers, ...](), _errors(output)
     if constants is None:
-        notes.append("The numbers of rows are not shown: there is no rounding model for this source's kernels.")
+        notes.append("The values of rows are not shown: there is no rounding model for this source's kernels.")
     elif kernel.sparse:
-        notes.append("The numbers of rows are not shown: this kernel gathers its KV rows.")
+        notes.append("The values of rows are not shown: this kernel gathers its KV rows.")
     else:
         modelled = ModelledRows(case, inputs, kernel, arch, constants)
         first = [one.row for one in beside.rows] if beside else [trace.row] if trace and trace.row else []
         rows = tuple(_rows(modelled, geometry, row_errors, first))
         shown = f"{number_of(len(rows), 'row')} of {number_of(ntiles(geometry.grid), 'tile')}"
-        notes.append(f"The page shows the numbers of {shown}: the worst row of each tile; the worst of all is first.")
+        notes.append(f"The page shows the values of {shown}: the worst row of each tile, the worst of all first.")
         if assumed := modelled.assumed(geometry):
-            notes.append(f"The kernel's numbers rest on an assumption: {assumed}.")
+            notes.append(f"The kernel's values rest on an assumption: {assumed}.")
     if row_errors is None:
         notes.append("There is no map of errors: only a sample of the output was checked, or there is no output.")
     worst_sequence, worst = 0, dict[int, float]()
@@ -123,7 +123,7 @@ def _errors(output: Judgement) -> F64 | None:
 
 
 def _rows(modelled: ModelledRows, geometry: Geometry, errors: F64 | None, first: Sequence[Row]) -> Iterator[RowNumbers]:
-    """Yield the numbers of the rows `first`, then of each other tile's worst row, while the page stays small."""
+    """Yield the values of the rows `first`, then of each other tile's worst row, while the page stays small."""
     sizes = modelled.case.op.sizes
     tiles = geometry.indices(sizes.dst[:3])
     errors = np.zeros(sizes.dst[:3]) if errors is None else errors

@@ -154,7 +154,7 @@ def pictures_of(replay: Replay, ids: str) -> dict[str, Any]:
         small = shrunk(replay.errors, MOST_CELLS, 2 * MOST_CELLS)
         tiles = output_tiles(replay.sizes, replay.geometry) if replay.sizes else ()
         picture = error_picture(
-            small, replay.errors.shape, "the errors of the output, heads down, queries across", tiles
+            small, replay.errors.shape, "the errors in the output, heads down, queries across", tiles
         )
         layout = {"left": 0, "top": 0, "step": picture.across, "row": picture.down, "sequence": replay.errors_sequence}
         layout |= dict(zip(("heads", "queries"), replay.errors.shape, strict=True))
@@ -220,7 +220,7 @@ def document_of(replay: Replay) -> dict[str, Any]:
 
 
 def _row(replay: Replay, row: RowNumbers) -> dict[str, Any]:
-    """A row's numbers: the kernel's arrays as float32 in base64, and their errors."""
+    """A row's values: the kernel's arrays as float32 in base64, and their errors."""
     assert replay.geometry is not None
     sequence, query, head = row.row
     parts = []

@@ -1,7 +1,7 @@
-"""A run as lanes of steps: each CUDA block's steps in order, and the sums of the kernel that runs after it.
+"""A run as lanes of steps: each CUDA block's steps in order, then those of the kernel that adds the parts.
 
-Neither the simulator nor a GPU records when a block does a step, so a lane shows only the order in its block. The lines
-of llama.cpp's source that do a step are found in a tree by their text."""
+Neither the simulator nor a GPU records when a block runs a step, so a lane shows only the order in its block. The lines
+of llama.cpp's source that implement a step are found in a tree by their text."""
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ Traffic = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A source line that does part of a step; `place` is file:line, empty if the line was not found."""
+    """A source line that implements part of a step; `place` is file:line, empty if the line was not found."""
 
     what: str
     place: str
@@ -47,7 +47,7 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class StepKind:
-    """A kind of step: its name, its sign in pictures ("#" stands for its number), a sentence, and its source lines."""
+    """A kind of step: name, symbol in pictures ("#" stands for its number), a sentence, and source lines."""
 
     name: str
     sign: str
@@ -73,7 +73,7 @@ class Stretch:
     """Consecutive steps of the same kind, each with the same traffic; `tile` is the output tile's number, or -1.
 
     KV steps are `first`, `first + every`, ...; for other kinds, `first` is the block whose part is handled. `traffic`
-    is (array, read, written) per step, in the replay's unit. `values` are the numbers of a single step.
+    is (array, read, written) per step, in the replay's unit. `values` are the named numbers of a single step.
     """
 
     kind: int
@@ -111,7 +111,7 @@ class StepPlace:
 
 @dataclass(frozen=True)
 class Traced:
-    """The numbers read at a step: each quantity's largest value and error, and the count of deviating numbers."""
+    """The values read at a step: each quantity's largest value and error, and the number of deviating values."""
 
     place: StepPlace
     who: str
@@ -127,7 +127,7 @@ class Marked:
 
 
 CAPTION = (
-    "Steps in the order of each block; a colour is an output tile, a number a KV step. Q loads the queries, part and"
+    "Each block's steps in order; a colour is an output tile, a number a KV step. Q loads the queries, part and"
     " dst+ store a part, =n takes and +n adds what block n stored, ÷ divides. Blocks run in parallel; their times"
     " were not recorded."
 )
@@ -138,9 +138,9 @@ class Replay:
     """A run that a page steps through.
 
     `tiles` are the names of output tiles. `masks` has a digit per KV step for each tile, the visible share (9: all), or
-    is empty. `errors` (n_head, n_q) are the largest errors of the sequence with the worst error, in units of the
-    expected error (None if unknown). `rows` are the output rows whose numbers are shown, worst first, and `outputs`
-    their rows of dst. Warps that share a column take turns on `chunk` KV rows. `notes` list what is unknown.
+    is empty. `errors` (n_head, n_q) are the largest errors in the sequence with the worst error, in units of the
+    expected error (None if unknown). `rows` are the output rows whose values are shown, worst first, and `outputs`
+    their rows of dst. Warps that share a column take turns, `chunk` KV rows each. `notes` list what is unknown.
     """
 
     title: str

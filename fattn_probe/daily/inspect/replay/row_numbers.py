@@ -1,4 +1,4 @@
-"""The numbers of an output row at each KV step, in the kernel's arithmetic and in exact arithmetic."""
+"""The values of an output row at each KV step, in the kernel's arithmetic and in exact arithmetic."""
 
 from dataclasses import dataclass, field, replace
 
@@ -89,7 +89,7 @@ def combined(maximum: F32, sums: F32, VKQ: F32) -> tuple[RowState, F64]:
 
 
 def numbers_of(rows: ModelledRows, geometry: Geometry, row: Row) -> RowNumbers:
-    """Compute the numbers of a row at all KV steps of all of its blocks."""
+    """Compute the values of a row at every KV step of each of its blocks."""
     parts = geometry.parts_of(geometry.tile_of(*row))
     found = rows.parts(row)
     if rows.kernel.family is MMA_F16:

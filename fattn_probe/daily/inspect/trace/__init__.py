@@ -1,1 +1,1 @@
-"""Follow a warp through a kernel's KV steps, and compare it with exact arithmetic."""
+"""Follow a warp through a kernel's KV steps, and compare its values with exact arithmetic."""

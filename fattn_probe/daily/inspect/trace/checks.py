@@ -28,7 +28,7 @@ FLT_MAX_HALF = float(np.float32(np.finfo(np.float32).max) / np.float32(2))
 class TracedOperands:
     """An op's tensors as float64 in NumPy's order, and its parameters.
 
-    `least` is the smallest factor that the GPU's matrix instructions do not treat as 0.
+    `least` is the smallest magnitude of an operand that the GPU's matrix instructions do not treat as 0.
     """
 
     case: Case
@@ -53,7 +53,7 @@ class WarpInputs:
     """The columns of a warp: scaled Q (columns, DKQ), K and V of their K/V head, slope * mask (columns, n_kv).
 
     `sink` is each column's sink, None if the warp adds none: only the first of the warps that share a column adds it,
-    in the block that ends the tile. `query` and `head` identify each column; `exists` is false past the last one.
+    in the block that ends the tile. `query` and `head` identify each column; `exists`: both are in range.
     """
 
     Q: F64
@@ -122,11 +122,11 @@ TINY_F16 = 2.0**-24
 F16_MAX = 65504.0
 TANH_APPROX = 2.0**-10.9  # tanh.approx.f32: PTX ISA, maximum relative error 2^-11
 EX2_APPROX = 2.0**-22
-FLUSHED = 2.1e-9  # slightly more than exp(SOFTMAX_FTZ_THRESHOLD): a smaller rescale factor is 0
+FLUSHED = 2.1e-9  # slightly more than exp(SOFTMAX_FTZ_THRESHOLD): a smaller rescale factor is set to 0
 
 
 def distance(found: npt.NDArray[Float], expected: npt.NDArray[Float]) -> npt.NDArray[Float]:
-    """The distance between numbers: 0 for equal infinities or two NaNs, infinite if only one is finite."""
+    """The distance between values: 0 for equal infinities or two NaNs, infinite if only one is finite."""
     with np.errstate(invalid="ignore"):
         error = np.abs(found - expected)
     same = (found == expected) | (np.isnan(found) & np.isnan(expected))
@@ -137,7 +137,7 @@ def distance(found: npt.NDArray[Float], expected: npt.NDArray[Float]) -> npt.NDA
 class Quantity:
     """A variable's registers and their expected values, [lane][number].
 
-    The values are read at `anchor`. `places` has each number's column in the tile, and its KV row in the op, d, or -1.
+    The values are read at `anchor`. `places` has each value's column in the tile, and its KV row in the op, d, or -1.
     """
 
     name: str
@@ -166,7 +166,7 @@ class WarpStep:
 
     @cached_property
     def KQ_places(self) -> Places:
-        """The places of KQ's numbers; KV rows are counted from the first row of the step."""
+        """The positions of KQ's values; KV rows are counted from the first row of the step."""
         return self.fragments.KQ_places(self.step["before.KQ_C"].shape[1])
 
     @cached_property
@@ -193,17 +193,17 @@ class WarpStep:
 
     @cached_property
     def at_KQ(self) -> tuple[Indices, Indices]:
-        """The indices of KQ's numbers in this warp's matrix (columns, own rows)."""
+        """The indices of KQ's values in this warp's matrix (columns, own rows)."""
         return self.column(self.KQ_places.column), np.searchsorted(self.own_rows, self.KQ_places.along)
 
     @cached_property
     def VKQ_places(self) -> Places:
-        """The places of VKQ's numbers."""
+        """The positions of VKQ's values."""
         return self.fragments.VKQ_places(self.step["before.VKQ_C"].shape[1])
 
     @cached_property
     def at_VKQ(self) -> tuple[Indices, Indices]:
-        """The indices of VKQ's numbers in this warp's matrix (columns, DV)."""
+        """The indices of VKQ's values in this warp's matrix (columns, DV)."""
         return self.column(self.VKQ_places.column), self.VKQ_places.along
 
     @cached_property
@@ -213,21 +213,21 @@ class WarpStep:
 
     @cached_property
     def state_places(self) -> Places:
-        """The places of KQ_max and KQ_rowsum, which have neither a KV row nor a d."""
+        """The positions of KQ_max and KQ_rowsum, which have neither a KV row nor a d."""
         return self.fragments.places("KQ_max", 2)
 
     def column(self, of_block: Indices) -> Indices:
-        """Convert columns of the block to columns counted from the warp's first."""
+        """Convert columns of the block to columns counted from the warp's first column."""
         return of_block - self.fragments.first_column
 
     def KQ_matrix(self, values: F64) -> F64:
-        """Arrange KQ's or P's numbers as a matrix (columns, own rows)."""
+        """Arrange the values of KQ or P as a matrix (columns, own rows)."""
         matrix = np.zeros((self.fragments.cols_per_warp, len(self.own_rows)))
         matrix[self.at_KQ] = values
         return matrix
 
     def VKQ_matrix(self, values: F64) -> F64:
-        """Arrange VKQ's numbers as a matrix (columns, DV)."""
+        """Arrange the values of VKQ as a matrix (columns, DV)."""
         matrix = np.zeros((self.fragments.cols_per_warp, self.inputs.V.shape[1]))
         matrix[self.at_VKQ] = values
         return matrix
@@ -246,7 +246,7 @@ class WarpStep:
 
     @cached_property
     def masked(self) -> F64:
-        """The kernel's KQ plus the mask, [lane][number]; -inf for rows past the end of the op."""
+        """The kernel's KQ plus the mask, [lane][number]; -inf for rows past the end of K."""
         at, valid = self.inputs.rows(self.kv_rows)
         mask = np.zeros(self.fragments.cols_per_warp)[:, None] if self.inputs.mask is None else self.inputs.mask[:, at]
         return self.step["before.KQ_C"] + np.where(valid, mask, -np.inf)[self.at_KQ]
@@ -349,7 +349,7 @@ def _VKQ(step: WarpStep) -> Iterator[Quantity]:
         rows, valid = step.inputs.rows(step.kv_rows)
         halves = factors(step.KQ_matrix(P), step.inputs.least)
         V = step.inputs.V[rows] * valid[:, None]
-        # per 16 KV rows: on AMD (the order of its sums is assumed), on Volta, and the most on later GPUs
+        # per 16 KV rows: on AMD (where the order of sums is assumed), on Volta, and at most on later GPUs
         roundings = 16 if step.fragments.KQ.layout else 4 if step.fragments.KQ.I == 32 else 2
         total, bound = accumulate(step.VKQ_matrix(rescaled), halves, V, roundings, half=step.half)
         yield _f16(Quantity("VKQ", "accumulated", after, total[step.at_VKQ], bound[step.at_VKQ], places))

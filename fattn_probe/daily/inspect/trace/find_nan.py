@@ -1,4 +1,4 @@
-"""Find the first NaN or infinity of an op: in an input, in a register of the kernel, or in the final division."""
+"""Find the first NaN or infinity in an op: in an input, in a register of the kernel, or in the final division."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ F16_MAX = 65504.0
 LEFT = ("KQ_max", "KQ_rowsum", "VKQ_C", "KQ_C")
 """Variables in the order of computation: those from the previous step, then (MADE) those that this step computes."""
 MADE = {SOFTMAX: ("KQ_max", "KQ_C", "KQ_max_scale", "KQ_rowsum")}
-# The simulator's build rewrites divisions, but keeps them on their line
+# The simulator's build rewrites divisions, but keeps them on the same line
 DIVISIONS = ((MMA, r"^\s*dstk_val\.x .*\bKQ_rowsum_j;"), (COMMON, r"^\s*\*dst = dst_val\b.*\browsum;"))
 
 
@@ -62,7 +62,7 @@ def in_inputs(case: Case, inputs: Inputs) -> FirstNotFinite | None:
             index = tuple(int(part) for part in np.argwhere(bad)[0])
             at = {f"i{axis}": part for axis, part in enumerate(reversed(index))}
             where = ", ".join(map(str, at.values()))
-            words = f"{name}[{where}] of the inputs is {values[index]} (ggml's index order), one of {bad.sum()} such"
+            words = f"{name}[{where}] of the inputs is {values[index]} (ggml's order), one of {bad.sum()} such values"
             return FirstNotFinite(name, float(values[index]), at, words)
     return None
 
@@ -74,13 +74,13 @@ def in_dst(dst: npt.NDArray[np.floating[Any]]) -> FirstNotFinite | None:
         return None
     at = dict(zip(("sequence", "query", "head", "d"), map(int, bad[0]), strict=True))
     value = float(dst[tuple(bad[0])])
-    return FirstNotFinite("dst", value, at, f"dst of {', '.join(f'{name} {i}' for name, i in at.items())} is {value}")
+    return FirstNotFinite("dst", value, at, f"dst at {', '.join(f'{name} {i}' for name, i in at.items())} is {value}")
 
 
 def in_stages(stages: Iterable[Stage], row: Row, block: int, warp: int) -> FirstNotFinite | None:
     """The first NaN or infinity of a row in a warp's stages, except for the -inf of masked logits.
 
-    A warp works on several columns: the labels of a stage give the query and head of each number.
+    A warp works on several columns: the labels of a stage give the query and head of each value.
     """
     for stage in stages:
         bad = ~np.isfinite(stage.found) & ~((stage.quantity == "KQ") & np.isneginf(stage.found))
@@ -103,9 +103,9 @@ def in_stages(stages: Iterable[Stage], row: Row, block: int, warp: int) -> First
 
 @dataclass(frozen=True)
 class NaNSearch:
-    """The search for the first NaN or infinity of an op; `facts` are the op's facts, including its blocks.
+    """The search for the first NaN or infinity in an op; `facts` are the op's facts, including its blocks.
 
-    `source` is ggml-cuda/ of the tree that was built. This class is for mma kernels, `in_stages` for others.
+    `source` is ggml-cuda/ of the tree that was built. This class is for mma kernels, `in_stages` for other kernels.
     """
 
     operands: TracedOperands

@@ -66,14 +66,14 @@ class Fragment:
         return self.I == 16 if self.layout else (self.I, self.J, self.T) in LAYOUTS
 
     def place(self) -> tuple[Indices, Indices]:
-        """The places as arrays i and j, each [lane][register]."""
+        """The indices i and j, each as an array [lane][register]."""
         lane, register = np.meshgrid(np.arange(self.lanes), np.arange(self.ne), indexing="ij")
         if not self.layout:
             return LAYOUTS[self.I, self.J, self.T](lane, register)
         return lane % 16, AMD_ROWS[self.layout.split()[0]](lane, register, self.ne)
 
     def halves(self) -> tuple[Indices, Indices]:
-        """The places (i, along j) of all numbers, each [lane][number]; a half2 register has two numbers."""
+        """The indices i and j of every value, each [lane][number]; a half2 register holds two values, x and y."""
         i, j = self.place()
         if self.T != "half2":
             return i, j
@@ -88,9 +88,9 @@ class Fragment:
 
 @dataclass(frozen=True)
 class Places:
-    """The place of each number of a variable, [lane][number]: the block's column, and the KV row or d.
+    """The position of each value of a variable, [lane][number]: the block's column, and the KV row or d.
 
-    KV rows are counted from the first row of the step. A half2 register is two numbers, x and y.
+    KV rows are counted from the first row of the step. A half2 register holds two values, x and y.
     """
 
     column: Indices
@@ -101,7 +101,7 @@ class Places:
 class WarpFragments:
     """The layout of one warp's part of KQ and VKQ.
 
-    With np > 1, several warps share the columns, and divide the KV rows of a step among them.
+    With np > 1, several warps share the columns, and divide the KV rows of a step among themselves.
     """
 
     KQ: Fragment
@@ -155,7 +155,7 @@ class WarpFragments:
         return numbers // self.KQ.ne * self.np * self.kv_per_tile
 
     def KQ_places(self, numbers: int) -> Places:
-        """The places of `KQ_C`, given how many numbers a lane has."""
+        """The positions of KQ_C's values, given how many a lane has."""
         i, j = self.KQ.place()
         rows, columns = (i, j) if self.upright else (j, i)
         tiles = np.arange(numbers // self.KQ.ne)
@@ -163,14 +163,14 @@ class WarpFragments:
         return Places(self.first_column + _repeat(columns, 0 * start), _repeat(rows, start))
 
     def VKQ_places(self, numbers: int) -> Places:
-        """The places of `VKQ_C` along d, given how many numbers a lane has."""
+        """The positions of VKQ_C's values along d, given how many a lane has."""
         i, j = self.VKQ.halves()
         d, columns = (i, j) if self.upright else (j, i)
         start = np.arange(numbers // i.shape[1]) * self.d_per_tile
         return Places(self.first_column + _repeat(columns, 0 * start), _repeat(d, start))
 
     def places(self, variable: str, numbers: int) -> Places:
-        """The places of a variable's numbers; `along` is -1 for numbers that have neither a KV row nor a d."""
+        """The positions of a variable's values; `along` is -1 for values that have neither a KV row nor a d."""
         if variable == "KQ_C":
             return self.KQ_places(numbers)
         if variable == "VKQ_C":
@@ -186,7 +186,7 @@ class WarpFragments:
 
 
 def _repeat(place: Indices, start: Indices) -> Indices:
-    """The places of consecutive fragments, [lane][number]."""
+    """The positions of consecutive fragments, [lane][number]."""
     return (start[None, :, None] + place[:, None, :]).reshape(len(place), -1)
 
 
@@ -199,8 +199,8 @@ class Step:
 
     Keys at the start of the step: `before.` KQ_C (before the mask), KQ_max, KQ_rowsum, VKQ_C. After the softmax:
     `softmax.` KQ_C (P), KQ_max, KQ_rowsum, KQ_max_scale, and `rescaled.` VKQ_C. At its end: `after.` KQ_max, KQ_rowsum,
-    VKQ_C. After a tile's last step, `sunk.` has these three, summed over lanes and with the sinks added. A variable not
-    read in all lanes is missing. `indices` are the KV rows that a sparse kernel gathers.
+    VKQ_C. After a tile's last step, `sunk.` has these three, summed over lanes, with the sinks added. A variable that
+    was not read in every lane is missing. `indices` are the KV rows that a sparse kernel gathers.
     """
 
     tile: int
@@ -242,7 +242,7 @@ def _step(places: Mapping[tuple[int, int | None, str], Registers], tile: int, kb
 
 
 def _numbers(lanes: Mapping[int, Mapping[str, Sequence[float]]], VKQ: Fragment) -> Registers:
-    """Variables that have the same number of values in all lanes, as [lane][number]; half2 bits become numbers."""
+    """Variables that have the same number of values in all lanes, as [lane][number]; half2 bits become values."""
     if len(lanes) != VKQ.lanes:
         return {}
     names = set.intersection(*(set(values) for values in lanes.values()))

@@ -1,4 +1,4 @@
-"""A warp of the tile or vec kernel: the number in each register, compared with the kernel's rounding model."""
+"""A warp of the tile or vec kernel: the value in each register, compared with the kernel's rounding model."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -71,7 +71,7 @@ class WarpOfColumns:
 
     @cached_property
     def d(self) -> npt.NDArray[np.intp]:
-        """The d of each of a column's VKQ numbers, [lane][number]; DV or more is padding."""
+        """The d of each VKQ value of a column, [lane][number]; DV or more is padding."""
         DV, copied = self.rows.kernel.DV, copy_bytes(self.rows.arch) // FLOAT
         if self.is_tile:
             numbers, lanes = -(-DV // (2 * LANES)) * 2, LANES
@@ -166,7 +166,7 @@ class WarpOfColumns:
         return Turn(last.KQ, last.P, maximum, sums, VKQ)
 
     def _values(self, quantity: str, lanes: Lanes) -> F32:
-        """A quantity's registers, [column][lane][number]: the columns are outermost in VKQ, innermost in the others."""
+        """A quantity's registers, [column][lane][number]: the columns are outermost in VKQ, innermost elsewhere."""
         numbers = np.array([lanes[lane][quantity] for lane in range(LANES)])
         if quantity != "VKQ":
             return np.moveaxis(numbers.astype(np.float32).reshape(LANES, -1, len(self.columns)), 2, 0)
@@ -196,7 +196,7 @@ class WarpOfColumns:
         return np.asarray((number * self.shared + self.part) * LANES + lane)
 
     def _expected(self, quantity: str, of: Turn, exists: Bools) -> F32:
-        """The model's numbers for a column, [lane][number]."""
+        """The model's values for a column, [lane][number]."""
         turn, part = self.work.blockIdx[1], self.part
         if quantity in ("KQ", "P"):
             values = of.KQ if quantity == "KQ" else of.P

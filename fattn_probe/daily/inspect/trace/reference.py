@@ -1,4 +1,4 @@
-"""Compare a traced warp with NumPy's online softmax at each step, and find the first deviation."""
+"""Compare a traced warp with an online softmax in NumPy at each step, and find the first deviation."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ SLACK = 2.0**-10
 
 @dataclass(frozen=True)
 class StepDeviation:
-    """The number with the worst error of a quantity in a step, if it exceeds the bound."""
+    """The value with a quantity's worst error in a step, if that error exceeds its bound."""
 
     tile: int
     kb0: int
@@ -46,14 +46,14 @@ class StepDeviation:
     expected: float
     bound: float
     count: int
-    """The count of the quantity's numbers whose errors exceed their bound."""
+    """The number of the quantity's values whose errors exceed their bounds."""
 
     @property
     def words(self) -> str:
         """The deviation in a sentence."""
         place = {"query": self.query, "head": self.head, "KV row": self.kv_row, "d": self.d}
         at = ", ".join(f"{name} {index}" for name, index in place.items() if index is not None)
-        more = f"; {self.count} such numbers" if self.count > 1 else ""
+        more = f"; {self.count} such values" if self.count > 1 else ""
         return (
             f"kb0 {self.kb0}: {self.quantity} of {at} (lane {self.lane}, number {self.register})"
             f" is {self.found:.7g}, not {self.expected:.7g} +- {self.bound:.1g}{more}"
@@ -149,7 +149,7 @@ def judge_trace(
 ) -> JudgedTrace:
     """Judge the `read_trace` document of a warp of `block`; `tiles` are the block's tiles, in order.
 
-    `least` is the smallest factor that the GPU's matrix instructions do not treat as 0.
+    `least` is the smallest magnitude of an operand that the GPU's matrix instructions do not treat as 0.
     """
     fragments = WarpFragments.of(document, warp)
     operands = TracedOperands.of(case, inputs, least)

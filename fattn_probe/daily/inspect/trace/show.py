@@ -18,8 +18,8 @@ from fattn_probe.daily.inspect.trace.stages import Stage, StageDeviation
 
 COLUMNS = ("kb0", "KV rows", "|KQ|", "+-", "KQ_max", "scale", "rowsum", "|VKQ|", "+-", "drift", "parts")
 EXPLAINED = (
-    "The largest of each. +-: distance from the exact result of the kernel's own earlier values. scale: the smallest"
-    " KQ_max_scale. drift: distance of VKQ from an online softmax in float64 from the tile's start. *: gaps in rows."
+    "The largest values. +-: distance from the exact result, given the kernel's own earlier values. scale: the smallest"
+    " KQ_max_scale. drift: distance of VKQ from an online softmax in float64 from the tile's start. *: rows with gaps."
 )
 STAGES = ("stage", "quantity", "numbers", "largest", "+-", "beyond the bound")
 FOLLOWED = (
@@ -29,7 +29,7 @@ FOLLOWED = (
 NOTHING_SEEN = -1e37
 """Below this, a kernel's maximum means that it has not seen an unmasked KV row."""
 CELLS = 8
-"""The numbers on a line of a table."""
+"""The number of values on a line of a table."""
 
 
 def render_trace(trace: JudgedTrace, *, verbose: bool = False, lane: int | None = None) -> RenderableType:
@@ -81,7 +81,7 @@ def followed(trace: JudgedTrace) -> str:
 
 
 def stage_table(trace: JudgedTrace, *, verbose: bool = True) -> Table:
-    """A table of the stages: the largest value and distance from the model, and how many numbers exceed the bound.
+    """A table of the stages: the largest value and distance from the model, and how many values exceed the bound.
 
     Without `verbose`, it leaves out stored parts that are within their bounds.
     """

@@ -107,7 +107,7 @@ class ModelledRows:
         return np.asarray(found, np.float64)
 
     def turns(self, row: Row) -> list[Turn]:
-        """The KV steps of a row in a tile or vec kernel; a turn has the n-th step of every block."""
+        """The KV steps of a row in a tile or vec kernel; turn n has the n-th step of every block."""
         sequence, query, head = row
         machine, at = self.machine, slice(query, query + 1)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -165,7 +165,7 @@ FLOAT = 4
 
 @dataclass(frozen=True)
 class StageDeviation:
-    """The number in a stage that is farthest from the model; `at` has its coordinates by name."""
+    """The value in a stage that is farthest from the model; `at` has its coordinates by name."""
 
     where: str
     quantity: str
@@ -174,13 +174,13 @@ class StageDeviation:
     found: float
     expected: float
     count: int
-    """The count of the stage's numbers that differ."""
+    """The number of the stage's values that differ."""
 
     @property
     def words(self) -> str:
         """The deviation in a sentence."""
         at = ", ".join(f"{name} {index}" for name, index in self.at.items())
-        more = f"; {self.count} such numbers" if self.count > 1 else ""
+        more = f"; {self.count} such values" if self.count > 1 else ""
         subject = f"{self.quantity} of {at}" if at else self.quantity
         return f"{self.where}: {subject} is {self.found:.7g}, not {self.expected:.7g}{more}"
 
@@ -207,12 +207,12 @@ class Stage:
 
     @property
     def error(self) -> F32:
-        """The distances from the expected numbers."""
+        """The distances from the expected values."""
         return distance(self.found, self.expected)
 
     @property
     def differs(self) -> Bools:
-        """Which numbers differ by more than their bound plus a few ulps."""
+        """Which values differ by more than their bound plus a few ulps."""
         finite = np.where(np.isfinite(self.expected), np.abs(self.expected), np.float32(0))
         bound = np.where(np.isfinite(self.bound), self.bound, 0.0)
         return np.asarray(self.error > bound + LEAST_ULPS * np.spacing(finite))
@@ -274,7 +274,7 @@ class StoredRow:
         return [(a, buffer, FLOAT * i, FLOAT * n) for a, buffer, i, n in [*found, (FINISHED, *dst, DV)]]
 
     def stages(self, document: Mapping[str, Any], places: Mapping[str, str]) -> Iterator[Stage]:
-        """The stages in a document of `read_row`: the stored parts, then dst, compared with the output of the parts."""
+        """The stages in a document of `read_row`: the stored parts, then dst, compared with the parts' result."""
         texts = document["parts"]
         *stored, dst = (None if text is None else np.frombuffer(bytes.fromhex(text), "<f4") for text in texts)
         expected, parts = self.rows.parts(self.row), self.parts

@@ -40,7 +40,7 @@ ABOUT = ("case", "source", "build_number", "device")
 TRACE_OP = "fattn_probe.daily.inspect.procedures.warp:trace_op"
 READ_LANES = "fattn_probe.daily.inspect.procedures.warp:read_lanes"
 LEAST_OF_CDNA2 = 2.0**-14
-"""The smallest magnitude of a factor that a matrix instruction of CDNA2 does not flush to 0."""
+"""The smallest magnitude of an operand that a matrix instruction of CDNA2 does not flush to 0."""
 STAGES_A_PART = 3  # KQ_max, row sum and VKQ that a block stores
 
 
@@ -55,7 +55,7 @@ class Tracer:
     facts: Facts
 
     def trace(self, block: int, warp: int, kb0: int | None = None) -> JudgedTrace:
-        """Trace a warp of a block through all steps or only step `kb0`, and compare it with the reference."""
+        """Trace a warp of a block through all steps or only step `kb0`, and compare its values with the reference."""
         chosen = self._block(block, warp, kb0)
         document = self._read(chosen, warp, len(chosen.tiles), kb0)
         constants = known_constants(self.inspector.session.options.tree)  # from the source without patches
@@ -177,7 +177,7 @@ class Tracer:
         return block_arrays(documents, chosen.tiles, about)
 
     def find_not_finite(self, dst: npt.NDArray[np.floating[Any]]) -> FirstNotFinite | None:
-        """Find the origin of the first NaN or infinity in the inputs or `dst` (`ne` reversed); None if none exists."""
+        """Find the origin of the first NaN or infinity in inputs or `dst` (`ne` reversed); None if there is none."""
         found, last = in_inputs(self.case, self.inputs), in_dst(dst)
         if found is not None or last is None:
             return found
@@ -241,5 +241,5 @@ class Tracer:
             raise InputError(f"{where}.block: block {block} has no work; the nearest block with work is {nearest}")
         if kb0 is not None and kb0 not in steps:
             does = ", ".join(f"{tile.kb0_start} to {tile.kb0_stop - 1}" for tile in work.tiles)
-            raise InputError(f"{where}.kb0: block {block} does not do step {kb0}, only {does}")
+            raise InputError(f"{where}.kb0: block {block} does not compute step {kb0}, only {does}")
         return work

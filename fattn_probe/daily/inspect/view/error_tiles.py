@@ -15,7 +15,7 @@ from fattn_probe.llama.launch.tiles import ntiles, tiles_in
 from fattn_probe.verdict.present.error_map import SCALE
 
 MAP_WIDTH, LEAST_PLACE, MOST_PLACE = 240.0, 5.0, 24.0
-"""The width of an error map, and the smallest and largest size of a place (a query of a head), in pixels."""
+"""The width of an error map, and the smallest and largest size of a cell (one query of one head), in pixels."""
 TILE, CUT = Look("tile"), Look("cut")
 LEAST_TILE = 4.0
 """The smallest tile, in pixels, that is outlined."""

@@ -39,7 +39,7 @@ LONG = re.compile(r"\w{17,}")
 
 
 def page(facts: Facts, reasons: Sequence[str] = (), trace: Markup | None = None) -> str:
-    """The page of one inspection; `reasons` are the decisions in sentences, `trace` is the trace section's body."""
+    """The page of one inspection; `reasons` explain the decisions in sentences, `trace` is the trace section's body."""
     blocks = block_table(facts.blocks)
     shown = Table(blocks.columns, blocks.rows[:MOST_BLOCK_ROWS], blocks.numbers)
     cut = f", the first {MOST_BLOCK_ROWS} of {len(blocks.rows)} rows" if len(blocks.rows) > MOST_BLOCK_ROWS else ""

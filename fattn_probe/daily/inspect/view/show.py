@@ -144,7 +144,7 @@ CELL = 12
 def render(facts: Facts, reasons: Sequence[str] = (), *, verbose: bool = False) -> RenderableType:
     """Show all facts, section by section; `verbose` shows every block, tile and condition.
 
-    `reasons` are the decisions in sentences, from `explain`.
+    `reasons` explain the decisions in sentences; they come from `explain`.
     """
     coverage, notes = check(facts), occupancy_legend(facts)
     if (facts.about.get("engine"), facts.about.get("flavour")) == ("cuda", "debug"):
@@ -300,7 +300,7 @@ def said(both: SideBySide) -> str:
 
 
 def occupancies(both: SideBySide) -> list[str]:
-    """Notes on the two occupancies, which affect the division of work, if they are only assumed."""
+    """Notes on those of the two occupancies that are only assumed; they affect the division of work."""
     sides = zip(both.titles, (both.a, both.b), strict=True)
     return [f"{title}: {OCCUPANCY} {line}" for title, facts in sides for line in occupancy_legend(facts)]
 

@@ -29,7 +29,7 @@ PALETTE = (
 
 @dataclass(frozen=True)
 class Span:
-    """KV steps `range(start, stop, step)` of a tile that one block does; the mask hides the steps from `shown_stop` on.
+    """KV steps `range(start, stop, step)` of a tile, computed by one block; the mask hides those from `shown_stop` on.
 
     `turn` is the block's `blockIdx.y` if blocks take turns on a tile.
     """
@@ -44,7 +44,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Segment:
-    """KV steps `range(start, stop)` of a tile with the same `doers` (one block, unless there is a fault)."""
+    """KV steps `range(start, stop)` of a tile, computed by the same blocks (one, unless there is a fault)."""
 
     start: int
     stop: int
@@ -53,13 +53,13 @@ class Segment:
 
     @property
     def seam(self) -> bool:
-        """Whether the fixup kernel adds this segment to the one before."""
+        """Whether the fixup kernel adds this segment to the previous one."""
         return bool(self.doers) and self.doers[0].step == 1 and self.start > 0
 
 
 @dataclass(frozen=True)
 class TileRow:
-    """An output tile, and the KV steps of it that each block does."""
+    """An output tile, and which of its KV steps each block computes."""
 
     tile: Tile
     spans: tuple[Span, ...]
@@ -67,7 +67,7 @@ class TileRow:
 
 @dataclass(frozen=True)
 class MapSelection:
-    """The numbers of the rows to draw, in order. With a `period`, all later rows repeat the last `period` rows drawn.
+    """The indices of the rows to draw, in order. With a `period`, all later rows repeat the last `period` rows drawn.
 
     `blocks_on` is the increase in block numbers from one repetition to the next.
     """

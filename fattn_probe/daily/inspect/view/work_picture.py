@@ -66,7 +66,7 @@ class WorkMap:
     """The layout of the map: the chosen rows and their tops, the left edge of the work, and the width of a KV step.
 
     `digits`: blocks take turns, and a step is too narrow for their numbers. `columns` are the indices in a `Tile` that
-    identify it, and the right ends of their labels; `folds` are the heights and texts where tiles are omitted.
+    identify it, and the right ends of their labels; `folds` are the tops and words of lines about omitted tiles.
     """
 
     facts: Facts
@@ -114,18 +114,18 @@ class WorkMap:
         return Drawing("skm", self.paper.width, bottom, tuple(marks), about)
 
     def notes(self) -> tuple[str, ...]:
-        """The explanations of the signs in a page's map."""
+        """The legend of a page's map."""
         spans = [span for row in self.rows for span in row.spans]
         seam = "▾" if self.row >= 14 else "a gap within a row"
         signs = {
-            f"{seam}: the fixup kernel adds the parts left and right": any(s.step == 1 and s.start > 0 for s in spans),
+            f"{seam}: the fixup kernel adds the parts on either side": any(s.step == 1 and s.start > 0 for s in spans),
             "the blocks of a tile take turns": self.strided,
             "pale: hidden by the mask, skipped": any(span.shown_stop < span.stop for span in spans),
         }
         return tuple(sign for sign, there in signs.items() if there)
 
     def legend(self) -> str:
-        """The explanations of the characters in a terminal's map."""
+        """The legend of a terminal's map."""
         segments = [segment for _, _, segment in self.segments()]
         mixed = self.digits and self.step < 1
         said = {
@@ -238,7 +238,7 @@ def _axis(found: WorkMap) -> Iterator[Mark]:
 
 
 def _labels(found: WorkMap) -> Iterator[Mark]:
-    """The labels that identify tiles; if rows are low, only some have labels."""
+    """The labels that identify tiles; if rows are short, only some have labels."""
     line = found.paper.line
     every = 1
     while every * found.row < 0.85 * line:
@@ -309,7 +309,7 @@ def _tips(found: WorkMap) -> Iterator[Mark]:
 
 
 def _faults(found: WorkMap) -> Iterator[Mark]:
-    """Mark steps that no block or several blocks do, with a pointer at the right edge."""
+    """Mark steps that no block or several blocks compute, with a pointer at the right edge."""
     for top, row, segment in found.segments():
         if len(segment.doers) != 1:
             who = ", ".join(str(span.block) for span in segment.doers)
