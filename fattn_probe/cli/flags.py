@@ -92,7 +92,7 @@ def seconds(value: float) -> float:
     """Check a timeout in seconds: above 0, at most 30 days, not NaN."""
     if 0 < value <= MOST_SECONDS:
         return value
-    raise typer.BadParameter(f"{value:g} is not a number of seconds from above 0 to {MOST_SECONDS:.0f}")
+    raise typer.BadParameter(f"{value:g} is not a number of seconds above 0, at most {MOST_SECONDS:.0f}")
 
 
 def share(value: float) -> float:
@@ -104,7 +104,7 @@ def share(value: float) -> float:
 
 CaseName = Annotated[str, typer.Option("--case", help="The case, if there are several.", metavar="NAME")]
 Devices = Annotated[
-    Path | None, typer.Option("--devices", help="A YAML file of your own GPUs: `devices: {mine: {like: h200}}`.")
+    Path | None, typer.Option("--devices", help="A YAML file with your own GPUs: `devices: {mine: {like: h200}}`.")
 ]
 Check = Annotated[bool, typer.Option("--check", help="Simulator: check every memory access of the kernels.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

@@ -27,7 +27,7 @@ from fattn_probe.llama.build import RUNNER
 from fattn_probe.machine.debug.session import require_debugger
 from fattn_probe.machine.run.command import describe
 
-At = Annotated[str, typer.Option("--at", help="A place in the kernel: block=5,warp=2,lane=0,kb0=3, or some of these.")]
+At = Annotated[str, typer.Option("--at", help="Location in the kernel: block=5,warp=2,lane=0,kb0=3, or some of these.")]
 COMPILED = ("source", "patch", "quants", "folder")
 """The build flags that these commands offer; the flavour is always debug."""
 
@@ -111,10 +111,10 @@ def inspect(
     cases = cases_of(paths or ()) if program == RUNNER else []
     traced = {case.name for case in cases if look.trace or look.npz or case.inspect.trace}
     if look.at and not (traced or look.trace or look.npz or look.break_):
-        raise InputError("--at is the place for --trace, --npz and --break: give one of these too")
+        raise InputError("--at sets the location for --trace, --npz and --break: give one of these too")
     work = setup.work_of([placed(case, look.at) for case in cases], where)
     if look.npz is not None and sum(len(targets) for _, targets in work) != 1:
-        raise InputError("--npz writes the block of one case on one target")
+        raise InputError("--npz writes one block: choose one case and one target")
     extras = Extras(
         values=tuple(parse_slice(text) for text in look.values or ()),
         captures=look.captures,

@@ -46,7 +46,7 @@ class Where:
     on: flags.On = ""
     devices: flags.Devices = None
     timeout: Annotated[
-        float, typer.Option("--timeout", callback=flags.seconds, help="Time limit of a run, in seconds.")
+        float, typer.Option("--timeout", callback=flags.seconds, help="Time limit per run, in seconds.")
     ] = 600.0
 
 
@@ -91,7 +91,7 @@ class Simulate:
             "--schedule",
             min=0,
             max=2**31 - 1,
-            help="Simulator: seed of an adversarial order of threads; 0: the normal order.",
+            help="Simulator: seed of an adversarial thread order; 0: the normal order.",
         ),
     ] = 0
     threads: Annotated[
@@ -109,7 +109,7 @@ def flavour_of(build: BuildFlags) -> Flavour:
 
 @functools.cache
 def source_in(folder: Path) -> str:
-    """The default source for a command in `folder`: the checkout that contains it, announced once, or the release."""
+    """The default source for commands run in `folder`: its checkout, which is announced once, or else the release."""
     checkout = checkout_of(folder)
     if checkout is None:
         return DEFAULT_SOURCE
@@ -126,7 +126,7 @@ def tree_of(build: BuildFlags, *, models: bool = False) -> Tree:
 
 
 def same_again(source: str | None, build: BuildFlags, where: Where, /, **others: object) -> list[str]:
-    """The flags with which another command uses the same source, patches and devices; `others` by name, if set."""
+    """The flags that make another command use the same source, patches and devices, and the `others` that are set."""
     told = {"source": None if source == DEFAULT_SOURCE else source, "devices": where.devices, **others}
     words = [(f"--{name.replace('_', '-')}", value) for name, value in told.items() if value]
     words += [("--patch", name) for name in build.patch]
@@ -150,7 +150,7 @@ def run_options(
     flavour, made = flavour_of(build), open_build(build.folder) if build.folder else None
     if made and (other := lacking(made.manifest, build)):
         has = f"a {made.manifest.fingerprint.flavour} build of {made.manifest.source}"
-        raise InputError(f"--build {build.folder}: it is {has} and is used unchanged, not with {', '.join(other)}")
+        raise InputError(f"--build {build.folder}: it is {has} and is used unchanged, so drop {', '.join(other)}")
     tree = made.tree if made else tree_of(build, models=models)
     return RunOptions(
         tree=tree,
@@ -213,7 +213,7 @@ def chooser(*, simulated: bool = False) -> Callable[[], str]:
     @functools.cache
     def choose() -> str:
         found, reason = (SIMULATED, "this command needs a simulated GPU") if simulated else default_target()
-        NOTES.print(f"running on {found} ({reason}; --on chooses)", style="dim")
+        NOTES.print(f"running on {found} ({reason}; use --on to choose)", style="dim")
         return found
 
     return choose
@@ -275,6 +275,6 @@ def number_of(work: Work) -> int:
 
 
 def require_matplotlib() -> None:
-    """Raise MachineError if matplotlib is missing; it is optional, because it is a third of the installed size."""
+    """Raise MachineError if matplotlib is missing; it is optional, as it takes up a third of the installed size."""
     if find_spec("matplotlib") is None:
         raise MachineError("--plot needs matplotlib: pip install 'fattn-probe[plot]'")

@@ -109,7 +109,7 @@ NO_VERDICT = frozenset({ChangeKind.LOST, ChangeKind.NOT_RUN})
 
 @dataclass(frozen=True)
 class Change:
-    """A change of one case; `words` describe the states before and after."""
+    """A change in one case; `words` describe the states before and after."""
 
     case: str
     kind: ChangeKind
@@ -124,7 +124,7 @@ class Change:
 def changes(before: Mapping[str, Result], after: Mapping[str, Result], *, complete: bool = False) -> tuple[Change, ...]:
     """The changes from a baseline to a later run, case by case in the order of the later run.
 
-    A new case that fails is a regression. A case of the baseline without a result is always reported; if the later run
+    A new case that fails is a regression. A baseline case without a later result is always reported; if the later run
     is `complete` (all of its cases have results), the case was removed from the suite.
     """
     found = [change for name, result in after.items() for change in _of_case(before.get(name), result)]

@@ -24,14 +24,14 @@ from fattn_probe.machine.run.orders import ENDED, OrderDifference, Output
 LONG = 1e30
 """More FLOPs than any case needs."""
 CAUSES = 4
-"""Number of failures per kernel family that are diagnosed, since diagnosis takes most of a failure's time."""
+"""Number of failures per kernel family that are diagnosed, since diagnosis takes most of the time for a failure."""
 
 
 @dataclass(frozen=True)
 class Orders:
     """The first difference that a lane's random orders caused in each case, and the number of ops that took part.
 
-    `missing` is the reason if there is no answer, otherwise empty.
+    `missing` is the reason if there is no result, otherwise empty.
     """
 
     found: Mapping[str, OrderDifference]
@@ -75,7 +75,7 @@ class Ready:
 
 
 def families(kernels: Sequence[str]) -> frozenset[str]:
-    """The families of kernels: `mma` of `mma 64,64,8,8`."""
+    """The families of kernels: `mma` for `mma 64,64,8,8`."""
     return frozenset(kernel.partition(" ")[0] for kernel in kernels)
 
 

@@ -88,7 +88,7 @@ def matching(results: Mapping[str, Result], only: str) -> dict[str, Result]:
 
 
 def upstream_list(session: Session, target: Target) -> Sequence[OpResult]:
-    """List every case of the source's test-backend-ops: `ok` if the device supports it, else `not-supported`."""
+    """List every case in the source's test-backend-ops: `ok` if the device supports it, else `not-supported`."""
     limits = Timeouts(LIST_SECONDS, LIST_SECONDS)
     report = run_ops_on(session, target, "support", timeouts=limits, on_result=lambda result, total: None)
     if problem := report.problem():

@@ -114,7 +114,7 @@ def evidence(result: TriageResult) -> Iterator[RenderableType]:
     refused = {f"{one.on}: {one.reason}" for one in result.judgements if one.status is Status.UNSUPPORTED}
     said += [f"runs on the CPU instead of {reason}" for reason in sorted(refused)]
     if result.left_out:
-        said.append(f"{len(result.left_out)} attention ops did not fit --budget, from {result.left_out[0]} on")
+        said.append(f"{len(result.left_out)} attention ops did not fit --budget, starting with {result.left_out[0]}")
     if not result.compared:
         said.append("not compared with a run without flash attention, which cannot have a quantised V")
     if said:
@@ -201,7 +201,7 @@ def document_of(result: TriageResult, advice: Sequence[Advice], provenance: Mapp
 
 
 def rows_of(op: AttentionOp) -> list[dict[str, Any]]:
-    """An attention op with each judgement in the form of `compare`, or the reason why it has none."""
+    """An attention op with each judgement in the form that `compare` uses, or the reason why it has none."""
     place = {"layer": op.layer, "step": op.step, "part": op.part, "phase": op.phase}
     rows = rows_as_json(op.found)["rows"] or [{"case": op.case, "status": "unjudged", "reason": op.unjudged}]
     return [place | row for row in rows]
@@ -224,7 +224,7 @@ def check_folder(folder: Path) -> None:
             own = set(json.loads(read_text(folder / VERDICT, "the verdict", MOST_BYTES))["files"])
     strange = sorted({path.name for path in folder.iterdir()} - own)
     if strange:
-        raise InputError(f"--out {folder} has other files, such as {strange[0]}: choose another folder")
+        raise InputError(f"--out {folder} has files that are not from a triage, such as {strange[0]}: use another")
 
 
 def write_folder(folder: Path, document: Mapping[str, Any], report: str, files: Iterable[Path]) -> None:
