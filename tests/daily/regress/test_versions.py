@@ -99,7 +99,7 @@ def test_skipped_releases_before_the_first_bad_one_are_suspects_too(releases):
 @pytest.mark.parametrize(("end", "said"), [(0, "the good source pypi:x==0 does not pass"), (19, "does not fail")])
 @pytest.mark.parametrize("status", ["lost", "broken"])
 def test_an_end_without_a_verdict_is_refused_with_the_reason(releases, end, said, status):
-    with pytest.raises(InputError, match=f"{said}: c is lost: {TOO_OLD}"):
+    with pytest.raises(InputError, match=f"{said} c: lost: {TOO_OLD}"):
         versions.bisect(releases(7, {end: status})[0], RELEASES, Case(), H200)
 
 
