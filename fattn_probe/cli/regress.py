@@ -190,7 +190,7 @@ def regress(
 
 
 def repeating(outcome: Outcome, build: BuildFlags, where: Where) -> list[str] | None:
-    """The `compare` command for the first failure of a run that is not a known defect; None if none does."""
+    """The `compare` command for a run's first failure, known defects aside; None if no command reproduces it."""
     ran, checks = outcome.run.identity.fingerprint, outcome.run.settings.checks
     if ran is None or checks is None or checks.order:
         return None

@@ -167,7 +167,7 @@ def run_options(
 
 
 def lacking(manifest: Manifest, build: BuildFlags) -> list[str]:
-    """The flags that ask for a different build than a manifest describes; `release`, the default flavour, does not."""
+    """The flags that a manifest's build does not satisfy; every build satisfies the default flavour, `release`."""
     flavour, built = flavour_of(build), manifest.fingerprint
     different = {
         f"--{flavour}": flavour not in ("release", built.flavour),

@@ -14,7 +14,7 @@ from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.verdict.judge.support import LOST
 
 LEAST = 0.03  # the smallest step, as a fraction of a level
-SMALLEST = 3  # the fewest runs in a level, so that a single slow run is not a step
+SMALLEST = 3  # the fewest runs in a level, so that a single slow run does not count as a step
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ MOST_IN_A_WAVE, WHOLE = 32, 40
 HOST, UNKNOWN = 4, 64
 """Cost of a build's host code, and extra cost while its kernels are unknown, in units of one kernel's cost."""
 LINKS = 3
-"""Number of steps at the end of a build's first compilation that need all objects: the stubs."""
+"""Number of final steps in a build's first compilation that need all objects: those for the stubs."""
 LAST = 10**9
 """A place in the order after all others: more than the number of cases in any suite."""
 
@@ -299,7 +299,7 @@ class Compilers:
             self._news.send_bytes(b"news")
 
     def build_of(self, number: int) -> GrowingBuild:
-        """The build of a lane; an empty one if the user gave a build."""
+        """The build for a lane; an empty one if the user gave a build."""
         return next((build for build in self.builds if number in build.lanes), GrowingBuild([]))
 
     def place(self, number: int, case: Case, kernels: Iterable[str]) -> int:
@@ -446,7 +446,7 @@ class Compilers:
         self._tell((number, BesideBase(base.words, by_name)))
 
     def __str__(self) -> str:
-        """`compiled 12 of 57 kernels`, or the name of a step before or after it; empty if everything is compiled."""
+        """`compiled 12 of 57 kernels` (`57 or more` before the dry runs); empty if everything is compiled."""
         if all(build.done for build in self.builds):
             return ""
         there = sum(len(build.kernels) - len(build.pending) for build in self.builds)

@@ -246,5 +246,5 @@ def _ratio(value: float | None) -> str:
 
 
 def _bits(share: float | None) -> str:
-    """The share of elements that equal the rounding model in every bit, if known."""
+    """The share of elements that match the rounding model bit for bit, if known."""
     return "" if share is None else f"{100 * share:.3g} % equal"

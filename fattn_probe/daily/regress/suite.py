@@ -62,7 +62,7 @@ class Entry(Spec):
     upstream: bool = False
     """Whether to add every case in the source's test-backend-ops, with fattn-probe's inputs and reference."""
     only: str = ""
-    """A regular expression: only cases whose name matches it."""
+    """A regular expression; only cases whose names match it are run."""
     cases: list[str] = Field(default=[])
     """Names of the cases to run from the scenarios; empty for all."""
     on: list[str] = Field(default=["sim:h200"], min_length=1)
@@ -76,7 +76,7 @@ class Entry(Spec):
     sanitize: list[Literal["address", "undefined"]] = Field(default=[])
     """Sanitizers that the simulator's kernels are compiled with."""
     quants: list[str] = Field(default=[])
-    """K-V type pairs that the build has vec kernels for, besides the default ones, such as `q5_1-q4_0`."""
+    """K-V type pairs for which the build has vec kernels, besides the default ones, such as `q5_1-q4_0`."""
     check: CheckSpec = Field(default=CheckSpec())
     """The checks for the cases: `model`, `sample`, `repeat`, `batch_invariance`, `roundings`, `kernels`, `order`."""
 

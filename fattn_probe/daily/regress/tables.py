@@ -25,7 +25,7 @@ MOST_ROWS = 200  # in a step summary, which GitHub limits to 1 MiB
 
 
 def render(outcomes: Sequence[Outcome]) -> RenderableType:
-    """Show each target's counts and changes, regressions first; leave out targets that a first failure left idle."""
+    """Show each target's counts and changes, regressions first; leave out targets that a first failure kept idle."""
     ran = [outcome for outcome in outcomes if outcome.results or outcome.stopped != "at the first failure"]
     parts = [part for outcome in ran for part in _render(outcome)]
     new = [outcome.run.place for outcome in ran if outcome.baseline is None and not outcome.accepted]
@@ -308,7 +308,7 @@ def render_runs(rows: Sequence[tuple[Run, dict[str, int]]]) -> RenderableType:
     columns = ("run", "started", "suite", "on", "source", "results")
     table = Table(columns, tuple(words), prose=frozenset({"results"}), heading=columns[:2])
     left = number_of(len(rows) - len(full), "run")
-    return Group(table, Text(f"and {left} without a case (--json has all)", "dim")) if len(full) < len(rows) else table
+    return Group(table, Text(f"and {left} without cases (--json has all)", "dim")) if len(full) < len(rows) else table
 
 
 def render_results(results: Iterable[Result]) -> RenderableType:

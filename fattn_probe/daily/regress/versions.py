@@ -63,7 +63,7 @@ class Bisection:
 
 
 VERDICTS = ("pass", "fail")
-"""The statuses that decide whether a source is good or bad; other statuses are skipped, as with `git bisect skip`."""
+"""The statuses that make a source good or bad; sources with others are skipped, as with `git bisect skip`."""
 
 
 def ended(result: Result) -> str:

@@ -1,6 +1,6 @@
 """`fattn-probe reproduce`: run a case, choose how to show its failure, and write a folder for a maintainer.
 
-The folder has a README with the fault, its place and the command lines; a C++ file that uses ggml's API; and a GGUF
+The folder has a README with the fault, its location and the command lines; a C++ file that uses ggml's API; and a GGUF
 file with the case's inputs and the expected output.
 """
 
@@ -91,7 +91,7 @@ def write_inputs(case: Named, inputs: Mapping[str, Bytes], reference: F64, limit
 
 
 def floats(values: Floats, ne: Ne) -> TensorData:
-    """Values as a tensor of floats; values beyond float32 become infinite."""
+    """Values as a tensor of floats; values beyond the range of float32 become infinite."""
     with np.errstate(over="ignore"):
         return TensorData("f32", ne, np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint8))
 

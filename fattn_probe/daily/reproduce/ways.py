@@ -68,7 +68,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Chooser:
-    """Chooses the way for an op with a source; `target` runs upstream's test, and `listed_on` lists its cases."""
+    """Chooses the way for an op and a source; `target` runs upstream's test, and `listed_on` lists its cases."""
 
     session: Session
     tree: Tree
@@ -157,7 +157,7 @@ def words_of(result: OpResult) -> str:
 
 
 def pattern_of(case: str) -> str:
-    """The regular expression for `test-backend-ops -p` that matches only this case."""
+    """The regular expression for `test-backend-ops -p` that matches only that case."""
     parameters = case.removeprefix(f"{OP}(").removesuffix(")")
     return "^" + SPECIAL.sub(r"\\\1", parameters) + "$"
 

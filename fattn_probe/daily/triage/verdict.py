@@ -44,7 +44,7 @@ class AttentionOp:
 
 
 def suspect_of(op: AttentionOp, found: Judgement) -> AttentionWrong | AttentionOverflows | None:
-    """The fault of an op according to a judgement, with its place and cause; None if it passes or is not judged."""
+    """An op's fault according to a judgement, with its place and cause; None if it passes or is not judged."""
     if found.status is not Status.FAIL:
         return None
     said, metrics, finding, design = found.diagnosis, found.verdict.metrics, found.finding, found.verdict.design
@@ -129,7 +129,7 @@ PASS_ON = frozenset({"CPY", "CONT", "DUP", "REPEAT", "CONCAT", "PAD", "GET_ROWS"
 LEAST_CHANGE, GROWTH = 0.05, 20.0
 """The least change in a tensor's largest magnitude that counts, as a share and as a multiple of earlier changes.
 
-A largest magnitude changes by no more than the error of one element. The CPU sums V in f16, which at
+A largest magnitude changes by no more than the error in one element. The CPU sums V in f16, which at
 300 rows costs 0.2 % of an element; in small models of seven architectures, with 40 and 300 tokens, no change is above
 0.1 %. Only the first tensor after each attention op is suspected, because the two graphs differ only in attention.
 Other changes follow from earlier ones, even if they are large, for example if a different expert is chosen.
@@ -251,7 +251,7 @@ def by_key(nodes: Sequence[Node]) -> dict[Key, Node]:
 
 
 def parting(nodes: Sequence[Node], without: Sequence[Node]) -> Iterator[PartsWithout]:
-    """The first finite tensor after an attention op that differs from the same tensor without it, in the first step.
+    """The first finite tensor after an attention op, in the first step, that differs from its counterpart in `without`.
 
     Later steps are left out, because they may have different tokens.
     """
@@ -312,7 +312,7 @@ class TriageResult:
 
 
 def raise_if_wrong(answer: Answer, sentence: str) -> None:
-    """Raise the error for the exit code of the answer; returns if nothing is wrong.
+    """Raise the error with the answer's exit code; returns if nothing is wrong.
 
     Raises ComparisonError (exit 5) for a culprit, or if no attention op was judged; LostError (4) if a run was lost.
     """

@@ -441,4 +441,4 @@ def test_a_run_that_did_not_finish_is_no_baseline(tmp_path):
     assert said == f"accepted {good.uid[:8]} (sim:h200, nightly)\n{skipped}\n"
     assert f"run {empty.uid[:8]} did not finish\n" in fattn_probe("history", "judge", "--history", path, code=4).stderr
     listed = fattn_probe("history", "list", "--history", path).stdout
-    assert (empty.uid[:8] in listed, "and 1 run without a case (--json has all)" in listed) == (False, True)
+    assert (empty.uid[:8] in listed, "and 1 run without cases (--json has all)" in listed) == (False, True)
