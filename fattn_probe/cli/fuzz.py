@@ -94,5 +94,5 @@ def seconds_of(minutes: float | None, cases: int | None) -> float | None:
     if minutes is None:
         return 60.0 if cases is None else None
     if not 0 < minutes <= 60 * 24 * 30:
-        raise InputError(f"--minutes {minutes:g}: must be above 0 and at most 43200")
+        raise InputError(f"--minutes {minutes:g}: not a number of minutes above 0, at most 43200")
     return 60 * minutes
