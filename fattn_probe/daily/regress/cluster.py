@@ -1,4 +1,4 @@
-"""Run cases as tasks on a dask cluster; if a worker is lost, its cases run on another.
+"""Run cases as tasks on a dask cluster; if a worker is lost, its cases run on other workers.
 
 `dask worker ADDRESS --nworkers 1 --nthreads 1 --resources GPU=1` advertises the GPU in CUDA_VISIBLE_DEVICES. Cases
 for a simulated GPU go to any worker. Each worker needs the same version of fattn-probe.

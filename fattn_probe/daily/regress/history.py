@@ -83,7 +83,7 @@ class History:
             return _run(self.connection.execute(f"{RUN} WHERE id = ?", (number,)).fetchone())
 
     def carry(self, old: Run, new: Run, names: Iterable[str]) -> None:
-        """Copy the results of some cases from one run to another."""
+        """Copy the results for some cases from one run to another."""
         results, maps = self.results(old), self.error_maps(old)
         at = "SELECT name, at FROM results WHERE run = ?"
         with self._writing():
@@ -92,7 +92,7 @@ class History:
                 self._insert_result(new.id, replace(results[name], error_map=maps.get(name)), times[name])
 
     def add(self, run: Run, result: Result) -> None:
-        """Store a result; it replaces an earlier result of the same case, even in a later `merge`."""
+        """Store a result; it replaces an earlier result for the same case, even in a later `merge`."""
         at = "SELECT max(at) FROM results WHERE run = ? AND name = ?"
         with self._writing():
             replaced = self.connection.execute(at, (run.id, result.name)).fetchone()[0]

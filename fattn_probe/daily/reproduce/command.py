@@ -108,7 +108,7 @@ YARDSTICKS: dict[By, str] = {
 }
 
 
-OTHER_KERNEL = "the bounds are for the kernel above; a different kernel may exceed them and still be correct"
+OTHER_KERNEL = "the bounds are for the kernel above, and a different kernel may exceed them and still be correct"
 OTHER_DEVICE: dict[By, str] = {
     "prediction": OTHER_KERNEL,
     "model": OTHER_KERNEL,
