@@ -1,8 +1,8 @@
 """Scenarios as pytest items: `pytest scenarios/ --fattn-on sim:h200`, one item per case and device.
 
-Nothing is collected without `--fattn-on`, so that YAML files of other projects stay untouched. A failure shows the
-reason for the verdict. A case that the backend does not support is skipped. A lost case is an error of the run, not of
-the kernel. `-k`, `-n` (pytest-xdist) and `--junitxml` are pytest's own.
+Nothing is collected without `--fattn-on`, so other projects' YAML files are left alone. A failure shows the reason for
+the verdict. A case that the backend does not support is skipped. A lost case is an error in the run, not in the kernel.
+`-k`, `-n` (pytest-xdist) and `--junitxml` work as in any pytest run.
 """
 
 import contextlib
@@ -117,7 +117,7 @@ def session_of(run: pytest.Session) -> "Session":
 
 
 def compile_kernels(session: "Session", items: Sequence[pytest.Item]) -> None:
-    """Compile what the items need, in one build; if that fails, each item reports its own errors."""
+    """Compile the kernels that the items need, in one build; if that fails, each item reports its own errors."""
     from fattn_probe.base.errors import BuildError
     from fattn_probe.machine.run.prepare import prepare
 

@@ -134,7 +134,7 @@ def test_a_broken_branch_is_reported_with_case_cause_and_place(fork, installed, 
     installed_before = [step for step in ACTION["runs"]["steps"] if "pip install" not in step.get("run", "")]
     code, said = steps(installed_before, fork, values, env)
     assert code == 6, said
-    assert f"Attention files that differ from {base}: fattn-common.cuh. Changed places: " in summary.read_text()
+    assert f"Attention files that differ from {base}: fattn-common.cuh. Changed code: " in summary.read_text()
     assert "flash_attn_stream_k_fixup_uniform (fattn-common.cuh:788)" in summary.read_text()
     row = next(line for line in summary.read_text().splitlines() if line.startswith("| gqa | **new failure** |"))
     assert "was pass: not as designed" in row and "cause: one KV tile is left out" in row

@@ -113,7 +113,7 @@ def main() -> None:
     """Run the command line."""
     open_streams()
     if locale.getpreferredencoding(do_setlocale=False).lower() not in ("utf-8", "utf8"):
-        # Read and write text files as UTF-8 in every locale, here and in worker processes, as Python 3.15 does.
+        # Read and write text files as UTF-8 in every locale, in this process and its workers, as Python 3.15 does.
         os.environ["PYTHONUTF8"] = "1"
         with contextlib.suppress(locale.Error):  # the C library may lack this locale
             locale.setlocale(locale.LC_CTYPE, "C.UTF-8")

@@ -53,7 +53,7 @@ def build(
     chosen: Annotated[BuildFlags, offered("source", "patch", "debug", "check", "sanitize", "quants")],
     as_json: flags.Json = False,
 ) -> None:
-    """Build llama.cpp's CUDA backend with the kernels that scenarios need; without any, runs add kernels later."""
+    """Build llama.cpp's CUDA backend with the kernels that scenarios need; without scenarios, later runs add them."""
     tree = setup.tree_of(chosen)
     engine = engine or ("cuda" if arch or has_gpu() else "sim")
     request = BuildRequest(

@@ -70,7 +70,7 @@ def with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _parameters(kind: type, offer: Offered) -> dict[str, inspect.Parameter]:
-    """A parameter for each flag that a command offers of a flags object, under the object's heading."""
+    """A parameter for each flag of a flags object that a command offers, under the object's heading."""
     hints, found = get_type_hints(kind, include_extras=True), {}
     for one in fields(kind):
         if offer.names and one.name not in offer.names:

@@ -147,7 +147,7 @@ def compare(
 
 
 def write_failing(path: Path, rows: Sequence[Judgement], sessions: Sequence[tuple[Session, Work]]) -> None:
-    """Write the page of the first failing case, or of the first case if none fails."""
+    """Write the page for the first failing case, or for the first case if none fails."""
     from fattn_probe.daily.inspect.replay.make import replay_of  # for this page only
     from fattn_probe.daily.inspect.replay.page import replay_page
 
@@ -163,7 +163,7 @@ def write_failing(path: Path, rows: Sequence[Judgement], sessions: Sequence[tupl
 def telling_parts(
     told: Telling | None, options: RunOptions, checks: Checks, where: Where
 ) -> Iterator[tuple[RunOptions, Checks, Work]]:
-    """The cases most likely to show a change, grouped by the suite's entry, which says how to build and judge them."""
+    """The cases most likely to show a change, grouped by suite entry, which says how to build and judge them."""
     if told is None:
         raise InputError("no scenario was given, and the source has no changed attention file: name a scenario")
     given = setup.targets_of(where) if where.on else []

@@ -25,19 +25,19 @@ def device_list(devices: flags.Devices = None, as_json: flags.Json = False) -> N
 
 @device_app.command("show")
 def device_show(identifier: str, devices: flags.Devices = None, as_json: flags.Json = False) -> None:
-    """Show one simulated GPU, each figure with its source."""
+    """Show one simulated GPU, with the source of each figure."""
     device = find_device(load_devices(devices), identifier)
     show(device_json(device), lambda: device_table(device), as_json)
 
 
 def catalogue_json(devices: Mapping[str, Device]) -> list[dict[str, object]]:
-    """The data of `device list --json`: one mapping per device, NVIDIA before AMD, from the oldest architecture on."""
+    """The data of `device list --json`: one mapping per device, NVIDIA before AMD, oldest architecture first."""
     ordered = sorted(devices.values(), key=lambda device: (cc_order(device.cc), device.multiProcessorCount))
     return [{"id": device.id, "name": device.name, "cc": device.cc, **device.properties()} for device in ordered]
 
 
 def device_json(device: Device) -> dict[str, object]:
-    """The data of `device show --json`: the figures, their sources, the names of assumed figures, the spec."""
+    """The data of `device show --json`: the figures, their sources, the names of assumed figures, and the spec."""
     return {
         "id": device.id,
         "name": device.name,
@@ -69,12 +69,12 @@ def catalogue_table(devices: Mapping[str, Device]) -> RenderableType:
 
 
 def device_table(device: Device) -> Group:
-    """One device as a table: each figure with cudaDeviceProp's name, and the number of its document, listed below."""
+    """One device as a table: each figure, named as in cudaDeviceProp, with its document's number in the list below."""
     documents = list(dict.fromkeys(device.sources.values()))
     macro = f", __CUDA_ARCH__ {device.cuda_arch}" if device.cuda_arch else ""
     title = f"{device.id}: {device.name}, {arch_name(device.arch)}{macro}"
     notes = [f"[{number}] {text}" for number, text in enumerate(documents, 1)]
-    notes += ["(assumed): nominal memory, or the figure of the GPU that this one is `like`"] if device.assumed else []
+    notes += ["(assumed): nominal memory, or the figure for the GPU that `like` names"] if device.assumed else []
     rows = (
         (
             name,

@@ -12,7 +12,7 @@ FAULTS = "faults/"
 
 
 def scenario_path(word: str | Path) -> Path:
-    """The scenario file or folder that a command-line word names, or a case of a file, as `FILE/CASE`."""
+    """The scenario file or folder that a command-line word names, or a case in a file, as `FILE/CASE`."""
     from fattn_probe.cases.scenario.cases import cases_like  # imports the scenario room, only if a word is given
 
     return shipped.find("scenario", word, cases_like)
@@ -34,7 +34,7 @@ def complete_suite(incomplete: str) -> list[str]:
 
 
 def complete_patch(incomplete: str) -> list[str]:
-    """Shell completion of shipped patches; the faults of the corpus only after `faults/`."""
+    """Shell completion of shipped patches; the faults in the corpus only after `faults/`."""
     from fattn_probe.llama.source.patches import shipped as patches  # imports the source room, for completion only
 
     if incomplete.startswith(FAULTS):
@@ -92,7 +92,7 @@ def seconds(value: float) -> float:
     """Check a timeout in seconds: above 0, at most 30 days, not NaN."""
     if 0 < value <= MOST_SECONDS:
         return value
-    raise typer.BadParameter(f"{value:g} is not a number of seconds from above 0 to {MOST_SECONDS:.0f}")
+    raise typer.BadParameter(f"{value:g} is not a number of seconds above 0, at most {MOST_SECONDS:.0f}")
 
 
 def share(value: float) -> float:

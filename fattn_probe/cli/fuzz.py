@@ -65,7 +65,7 @@ def fuzz(
 ) -> None:
     """Judge random scenarios, and shrink each failing one to the smallest that still fails."""
     targets = parse_targets(where.on, load_devices(where.devices))
-    check_simulated("fuzz", targets, "say in advance which kernels a random case needs")
+    check_simulated("fuzz", targets, "can tell in advance which kernels a random case needs")
     limits = seconds_of(effort.minutes, effort.cases), effort.cases, effort.workers or cores()
     options = setup.run_options(build, where, simulate)
     run = FuzzRun(options.tree)
@@ -84,7 +84,7 @@ def fuzz(
     show(document(run), lambda: render(run, again), as_json)
     if run.findings:
         number = run.number("finding")
-        raise ComparisonError(f"{number} of {run.cases} random cases fail without a known defect of llama.cpp")
+        raise ComparisonError(f"{number} of {run.cases} random cases fail, and no known llama.cpp defect explains it")
     if not run.cases:
         raise LostError("no case was judged in time: compiling the first kernels took longer; increase --minutes")
 
@@ -94,5 +94,5 @@ def seconds_of(minutes: float | None, cases: int | None) -> float | None:
     if minutes is None:
         return 60.0 if cases is None else None
     if not 0 < minutes <= 60 * 24 * 30:
-        raise InputError(f"--minutes {minutes:g}: a number of minutes from above 0 to 43200")
+        raise InputError(f"--minutes {minutes:g}: not a number of minutes above 0, at most 43200")
     return 60 * minutes

@@ -20,7 +20,7 @@ from fattn_probe.cli import flags
 
 @dataclass(frozen=True)
 class Entry:
-    """A word, its meaning in Markdown, a command that shows it, and the tour's step (or empty) that explains it."""
+    """A word, its meaning in Markdown, a command that shows it, and the step of the tour that explains it, or empty."""
 
     word: str
     meaning: str
@@ -41,12 +41,12 @@ def entries() -> tuple[Entry, ...]:
 
 
 def folded(name: str) -> str:
-    """A name normalised for look-up: lower case, without hyphens, blanks and a plural's s."""
+    """A name normalised for look-up: lower case, without hyphens, blanks or a plural s."""
     return re.sub(r"[-_\s]|(?<=.)s$", "", name.lower())
 
 
 def entry_of(term: str) -> Entry:
-    """The entry for a word, or else the entry whose meaning contains it; InputError with the nearest words."""
+    """The entry for a word, or else the entry whose meaning contains it; if none, InputError with the nearest words."""
     every = [(name, entry) for entry in entries() for name in entry.names]
     found = {folded(name): entry for name, entry in [*reversed(every), *((one.word, one) for one in entries())]}
     if entry := found.get(folded(term)):
@@ -62,7 +62,7 @@ def glossary(
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Explain a term of fattn-probe or flash attention, with a command that shows it; without TERM, list all."""
+    """Explain a term of fattn-probe or flash attention, with a command that shows it; without TERM, list all terms."""
     if not term:
         rows = tuple((Text(entry.word, "bold"), Text(entry.meaning)) for entry in entries())
         table = Table(("word", "meaning"), rows, prose=frozenset({"meaning"}))

@@ -73,7 +73,7 @@ def history_accept(
             history.accept(run, user_name(), why)
             NOTES.print(f"accepted {run.uid[:8]} ({run.identity.device}, {run.suite})")
         if left := len(runs) - len(fit):
-            NOTES.print(f"skipped {number_of(left, 'run')} that did not finish or without cases", style="yellow")
+            NOTES.print(f"skipped {number_of(left, 'run')} that did not finish or have no cases", style="yellow")
 
 
 @history_app.command("export")
@@ -162,7 +162,7 @@ def history_prune(
     try:
         day = date.fromisoformat(before).isoformat()
     except ValueError as error:
-        raise InputError(f"{before!r} is not a date, allowed: YYYY-MM-DD, such as 2026-01-31") from error
+        raise InputError(f"{before!r} is not a date; allowed: YYYY-MM-DD, such as 2026-01-31") from error
     with open_existing(history_file, reading=False) as history:
         NOTES.print(f"deleted {history.prune(day)} runs")
 

@@ -29,7 +29,7 @@ hook_app = typer.Typer(
 def here() -> Path:
     """The checkout that contains the current folder."""
     if (root := checkout_of(Path.cwd())) is None:
-        raise InputError("this folder is not in a llama.cpp checkout: there is no ggml/src/ggml-cuda/fattn.cu above it")
+        raise InputError("this folder is not in a llama.cpp checkout: no parent folder has ggml/src/ggml-cuda/fattn.cu")
     return root
 
 

@@ -111,10 +111,10 @@ def inspect(
     cases = cases_of(paths or ()) if program == RUNNER else []
     traced = {case.name for case in cases if look.trace or look.npz or case.inspect.trace}
     if look.at and not (traced or look.trace or look.npz or look.break_):
-        raise InputError("--at is the place for --trace, --npz and --break: give one of these too")
+        raise InputError("--at sets the location for --trace, --npz and --break: give one of these too")
     work = setup.work_of([placed(case, look.at) for case in cases], where)
     if look.npz is not None and sum(len(targets) for _, targets in work) != 1:
-        raise InputError("--npz writes the block of one case on one target")
+        raise InputError("--npz writes one block: choose one case and one target")
     extras = Extras(
         values=tuple(parse_slice(text) for text in look.values or ()),
         captures=look.captures,

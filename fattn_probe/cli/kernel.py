@@ -23,7 +23,7 @@ from fattn_probe.machine.run.session import RunOptions
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.judgement import raise_if_failed
 
-kernel_app = typer.Typer(help="Other attention kernels, for compare --kernel.", no_args_is_help=True)
+kernel_app = typer.Typer(help="The attention kernels for compare --kernel: list, new.", no_args_is_help=True)
 
 
 @kernel_app.command("list")

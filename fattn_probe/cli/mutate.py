@@ -56,7 +56,7 @@ def mutate(
     """Plant small faults in the attention kernels and their dispatch, and count those that a suite detects."""
     for name in tried.files:
         if name not in FILES:
-            raise InputError(f"--file {name}: mutants are made in {', '.join(FILES)}")
+            raise InputError(f"--file {name}: mutants are created only in {', '.join(FILES)}")
     given = Given(where.on, devices=where.devices, note=setup.note)
     pairs = on_simulated("mutate", suite_file, given)
     options = setup.run_options(build)

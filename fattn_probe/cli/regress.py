@@ -190,7 +190,7 @@ def regress(
 
 
 def repeating(outcome: Outcome, build: BuildFlags, where: Where) -> list[str] | None:
-    """The `compare` command for the first failure of a run that is not a known defect; None if no command shows it."""
+    """The `compare` command for a run's first failure, known defects aside; None if no command reproduces it."""
     ran, checks = outcome.run.identity.fingerprint, outcome.run.settings.checks
     if ran is None or checks is None or checks.order:
         return None
@@ -199,7 +199,7 @@ def repeating(outcome: Outcome, build: BuildFlags, where: Where) -> list[str] | 
     for result in failed:
         file = cases_like(Path(result.name)).get(result.name)
         if result.name not in new or file is None or one_case(file, "").digest != result.digest:
-            continue  # such as upstream's own case, or a case of the user's own suite
+            continue  # such as upstream's own case, or a case in the user's own suite
         on = "gpu" if outcome.run.identity.engine == "cuda" else outcome.run.identity.device
         more: dict[str, object] = {"build": build.folder, "check": ran.flavour == "check"}
         more |= {"sanitize": ",".join(ran.sanitize), "quants": "" if build.folder else ",".join(ran.quants)}
@@ -211,7 +211,7 @@ def repeating(outcome: Outcome, build: BuildFlags, where: Where) -> list[str] | 
 
 
 def accepted(history: History, outcome: Outcome, why: str, shard: Shard = ALL) -> Outcome:
-    """Make a run the baseline of its line, unless this call's shard of the run is unfit."""
+    """Make a run the baseline of its line, unless this command's shard of the run is unfit."""
     if said := history.unfit(outcome.run, shard):
         NOTES.print(f"not accepted: {said}", style="yellow")
         return outcome

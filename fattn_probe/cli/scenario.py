@@ -67,7 +67,7 @@ def scenario_from_capture(
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Make small scenarios from recorded ops: the same shape, layout and mask; random data with similar statistics."""
+    """Create small scenarios from recorded ops: same shape, layout and mask; random data with similar statistics."""
     from fattn_probe.cases.scenario import from_capture  # imports NumPy, for this command only
 
     found = [from_capture.of_file(path) for path in paths]

@@ -109,7 +109,7 @@ def flavour_of(build: BuildFlags) -> Flavour:
 
 @functools.cache
 def source_in(folder: Path) -> str:
-    """The default source for a command in `folder`: the checkout that contains it, announced once, or the release."""
+    """The default source for commands run in `folder`: its checkout, which is announced once, or else the release."""
     checkout = checkout_of(folder)
     if checkout is None:
         return DEFAULT_SOURCE
@@ -126,7 +126,7 @@ def tree_of(build: BuildFlags, *, models: bool = False) -> Tree:
 
 
 def same_again(source: str | None, build: BuildFlags, where: Where, /, **others: object) -> list[str]:
-    """The flags with which another command uses the same source, patches and devices; `others` by name, if set."""
+    """The flags that make another command use the same source, patches and devices, and the `others` that are set."""
     told = {"source": None if source == DEFAULT_SOURCE else source, "devices": where.devices, **others}
     words = [(f"--{name.replace('_', '-')}", value) for name, value in told.items() if value]
     words += [("--patch", name) for name in build.patch]
@@ -150,7 +150,7 @@ def run_options(
     flavour, made = flavour_of(build), open_build(build.folder) if build.folder else None
     if made and (other := lacking(made.manifest, build)):
         has = f"a {made.manifest.fingerprint.flavour} build of {made.manifest.source}"
-        raise InputError(f"--build {build.folder}: it is {has} and is used unchanged, not with {', '.join(other)}")
+        raise InputError(f"--build {build.folder}: it is {has} and is used unchanged, so drop {', '.join(other)}")
     tree = made.tree if made else tree_of(build, models=models)
     return RunOptions(
         tree=tree,
@@ -167,7 +167,7 @@ def run_options(
 
 
 def lacking(manifest: Manifest, build: BuildFlags) -> list[str]:
-    """The flags that ask for a different build than a manifest describes; `release`, the default flavour, does not."""
+    """The flags that a manifest's build does not satisfy; every build satisfies the default flavour, `release`."""
     flavour, built = flavour_of(build), manifest.fingerprint
     different = {
         f"--{flavour}": flavour not in ("release", built.flavour),
@@ -213,7 +213,7 @@ def chooser(*, simulated: bool = False) -> Callable[[], str]:
     @functools.cache
     def choose() -> str:
         found, reason = (SIMULATED, "this command needs a simulated GPU") if simulated else default_target()
-        NOTES.print(f"running on {found} ({reason}; --on chooses)", style="dim")
+        NOTES.print(f"running on {found} ({reason}; use --on to choose)", style="dim")
         return found
 
     return choose
@@ -275,6 +275,6 @@ def number_of(work: Work) -> int:
 
 
 def require_matplotlib() -> None:
-    """Raise MachineError if matplotlib is missing; it is optional, because it is a third of the installed size."""
+    """Raise MachineError if matplotlib is missing; it is optional, as it takes up a third of the installed size."""
     if find_spec("matplotlib") is None:
         raise MachineError("--plot needs matplotlib: pip install 'fattn-probe[plot]'")

@@ -105,7 +105,7 @@ def study(
     """Trace an attention algorithm through one head, tile by tile, and compare all algorithms on it."""
     if table3 is not None:
         if path is not None:
-            raise InputError(f"--table3 draws its own data; leave out {path}")
+            raise InputError(f"--table3 generates its own data; leave out {path}")
         with Activity(NOTES) as activity:
             measured = measure(table3, activity.step)
         show({"table3": plain(measured)}, lambda: render_table3(measured), shown.as_json)
@@ -145,14 +145,14 @@ def step_lines(build: BuildFlags) -> StepLines:
     except FattnProbeError as error:
         if build.source is not None:
             raise
-        NOTES.print(f"without the lines of llama.cpp: {error}", style="yellow")
+        NOTES.print(f"llama.cpp's source lines are left out: {error}", style="yellow")
         return {}
 
 
 def beside_kernel(
     case: Case, study: Study, real: RealKernel, build: BuildFlags, *, most: int, activity: Activity
 ) -> Against:
-    """Follow the last query of the studied head in the kernel that a simulated GPU runs."""
+    """Follow the last query of the studied head through the kernel that a simulated GPU runs."""
     from fattn_probe.daily.inspect.trace.tracer import Tracer
     from fattn_probe.lab.study.against import read_against  # imports for this flag only
 
@@ -161,7 +161,7 @@ def beside_kernel(
         raise InputError(f"--against {real.against}: name one simulated GPU, such as sim:h200")
     session = setup.session_of(setup.run_options(replace(build, debug=True), simulate=Simulate(threads=1)), activity)
     inspector, inputs = Inspector(session, InspectOptions()), make_inputs(case)
-    activity.step(f"{case.name} on {target}: reading a row of the kernel")
+    activity.step(f"{case.name} on {target}: reading a row from the kernel")
     facts = inspector.inspect(case, inputs, target).result
     if not isinstance(facts, Facts):
         raise LostError(f"{case.name} on {target}: {describe(facts)}")

@@ -41,7 +41,7 @@ def view(
         ),
     ] = "",
 ) -> None:
-    """Write a page that steps through a run: blocks, tiles, mask, source lines, and a row's numbers."""
+    """Write a page that steps through a run: blocks, tiles, mask, source lines, and a row's values."""
     case = placed(one_case(path, case_name), at)
     (_, (target, *more)) = setup.work_of([case], where)[0]
     if more or target.engine == "cpu":
@@ -63,7 +63,7 @@ def view(
             if found.facts is None or found.output is None:
                 inspecting.raise_if_wrong([found])
                 raise LostError(f"{found.label}: no attention kernel was launched, so there is nothing to view")
-            activity.step(f"{found.label}: computing the numbers of rows")
+            activity.step(f"{found.label}: computing the values of rows")
             beside = replays[0] if replays else None
             done.append(found)
             replays.append(

@@ -44,13 +44,13 @@ def machine(monkeypatch, *, gpu, nvcc):
 @pytest.mark.parametrize(
     ("gpu", "nvcc", "chosen", "said"),
     [
-        (True, True, "gpu:0", "running on gpu (this machine has a GPU; --on chooses)"),
+        (True, True, "gpu:0", "running on gpu (this machine has a GPU; use --on to choose)"),
         (
             *(True, False, "sim:h200"),
             "running on sim:h200 (this machine has a GPU, but nvcc is not installed; install it;",
         ),
-        (False, True, "sim:h200", "running on sim:h200 (this machine has no NVIDIA GPU; --on chooses)"),
-        (False, False, "sim:h200", "running on sim:h200 (this machine has no NVIDIA GPU; --on chooses)"),
+        (False, True, "sim:h200", "running on sim:h200 (this machine has no NVIDIA GPU; use --on to choose)"),
+        (False, False, "sim:h200", "running on sim:h200 (this machine has no NVIDIA GPU; use --on to choose)"),
     ],
 )
 def test_the_default_is_a_gpu_that_can_be_used(gpu, nvcc, chosen, said, *, notes, monkeypatch):
@@ -110,7 +110,7 @@ def test_flags_for_another_build_than_the_given_one_are_refused(tmp_path, flags,
     seal(tmp_path)
     build = BuildFlags(folder=tmp_path, **flags)
     if refused:
-        with pytest.raises(InputError, match=f"release build of path:small and is used unchanged, not with {refused}$"):
+        with pytest.raises(InputError, match=f"release build of path:small and is used unchanged, so drop {refused}$"):
             setup.run_options(build)
     else:
         assert setup.lacking(MANIFEST, build) == []

@@ -14,7 +14,7 @@ from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.verdict.judge.support import LOST
 
 LEAST = 0.03  # the smallest step, as a fraction of a level
-SMALLEST = 3  # the fewest runs in a level, so that a single slow run is not a step
+SMALLEST = 3  # the fewest runs in a level, so that a single slow run does not count as a step
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ NO_VERDICT = frozenset({ChangeKind.LOST, ChangeKind.NOT_RUN})
 
 @dataclass(frozen=True)
 class Change:
-    """A change of one case; `words` describe the states before and after."""
+    """A change in one case; `words` describe the states before and after."""
 
     case: str
     kind: ChangeKind
@@ -125,7 +125,7 @@ class Change:
 def changes(before: Mapping[str, Result], after: Mapping[str, Result], *, complete: bool = False) -> tuple[Change, ...]:
     """The changes from a baseline to a later run, case by case in the order of the later run.
 
-    A new case that fails is a regression. A case of the baseline without a result is always reported; if the later run
+    A new case that fails is a regression. A baseline case without a later result is always reported; if the later run
     is `complete` (all of its cases have results), the case was removed from the suite.
     """
     found = [change for name, result in after.items() for change in _of_case(before.get(name), result)]

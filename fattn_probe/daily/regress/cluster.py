@@ -1,4 +1,4 @@
-"""Run cases as tasks on a dask cluster; if a worker is lost, its cases run on another.
+"""Run cases as tasks on a dask cluster; if a worker is lost, its cases run on other workers.
 
 `dask worker ADDRESS --nworkers 1 --nthreads 1 --resources GPU=1` advertises the GPU in CUDA_VISIBLE_DEVICES. Cases
 for a simulated GPU go to any worker. Each worker needs the same version of fattn-probe.
@@ -52,7 +52,7 @@ class Cluster:
         """
         with self._client(job) as client:
             packed = _packed(job)
-            # Compile the kernels of the cases on one worker of each machine; compile errors appear when a case runs.
+            # Compile the cases' kernels on one worker per machine; compile errors appear when a case runs.
             workers = client.scheduler_info(n_workers=-1)["workers"].items()
             machines = {worker.get("host", ""): address for address, worker in workers if _can(worker, _needs(job))}
             question, how = functools.partial(_prepared, cases=cases), {"resources": _needs(job), "pure": False}

@@ -39,13 +39,13 @@ NICE = 3
 """Nice value of the compilers: judging comes first, since any case that is ready may be the first failure."""
 
 MOST_IN_A_WAVE, WHOLE = 32, 40
-"""Largest wave while more than `WHOLE` kernels are left. The rest is one wave, since another wave would cost a link."""
+"""Largest wave while more than `WHOLE` kernels are left; the rest form one wave, since another costs a link step."""
 HOST, UNKNOWN = 4, 64
 """Cost of a build's host code, and extra cost while its kernels are unknown, in units of one kernel's cost."""
 LINKS = 3
-"""Number of steps at the end of a build's first compilation that need all objects: the stubs."""
+"""Number of final steps in a build's first compilation that need all objects: those for the stubs."""
 LAST = 10**9
-"""A place after all others: more than the number of cases in any suite."""
+"""A place in the order after all others: more than the number of cases in any suite."""
 
 
 class StoppedError(Exception):
@@ -88,7 +88,7 @@ class Likely:
     """The order of the cases by their likelihood of showing a change, and the kernel families that it affects.
 
     A case is identified by its entry with its target (`few-sms on sim:h200-5`) and its name. Empty `families`: all are
-    affected. Before the dry runs, ops are assumed to launch the same kernels as with the tree of the `base`.
+    affected. Before the dry runs, ops are assumed to launch the same kernels as with the `base` tree.
     """
 
     places: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -105,9 +105,9 @@ class Likely:
 class GrowingBuild:
     """A build for some lanes (by number); `kernels` has all kernels that it will contain, `has` the compiled ones.
 
-    `names` has the kernels of each lane's ops. At first these are the kernels before the last edit, a guess except for
-    the ops in `certain`; after the dry runs, `exact` is True. `failed` has the compiler's messages for kernels that do
-    not compile, `suspects` are the kernels of a failed wave. `code` is the code of the build, None if unknown.
+    `names` has the kernels of each lane's ops. At first these are the kernels needed before the last edit, a guess
+    except for the ops in `certain`; after the dry runs, `exact` is True. `failed` has the compiler's messages for the
+    kernels that do not compile, `suspects` the kernels of a failed wave. `code` is the build's code, None if unknown.
     """
 
     lanes: list[int]
@@ -139,10 +139,10 @@ class GrowingBuild:
         return self.names.get((number, case.op.digest), ())
 
     def wave(self, place: Callable[[int, Case, Iterable[str]], int], jobs: int) -> tuple[int, list[str]]:
-        """The kernels to compile next: those of the cases most likely to show a change, the most used ones first.
+        """The kernels to compile next: those of the cases most likely to show a change, most used first.
 
         Also returns the `place` of the first such case. Waves are small at first, and while their cases are likely to
-        show a change, because each case waits for its whole wave; later waves are large, because each costs a link.
+        show a change, because each case waits for its whole wave; later waves are large, as each costs a link step.
         """
         if self.suspects:
             return 0, self.suspects[:1] if self.growth.times else []
@@ -159,7 +159,7 @@ class GrowingBuild:
         return min((places.get(name, LAST) for name in wave), default=LAST), wave
 
     def worth(self, place: Callable[[int, Case, Iterable[str]], int], jobs: int) -> tuple[int, float]:
-        """Rank the next step by its likelihood of showing a change, then by the cases made ready per kernel."""
+        """Rank the next step by its likelihood of showing a change, then by the cases it makes ready per kernel."""
         first, wave = self.wave(place, jobs)
         if not wave:
             return -first, len(self.waiting) / (HOST if self.growth.times else HOST + UNKNOWN)
@@ -170,7 +170,7 @@ class GrowingBuild:
 
 @dataclass
 class Rate:
-    """The core seconds that some items took, used to estimate the time of other items."""
+    """The core seconds that some items took, used to estimate the time for other items."""
 
     number: int = 0
     seconds: float = 0.0
@@ -185,7 +185,7 @@ class Rate:
 
 
 class Compilers:
-    """Threads that compile the builds of lanes, and then find the launches of the base.
+    """Threads that compile the lanes' builds, and then find the base's launches.
 
     `found` is the queue to the main thread, `judging` the number of cases that share the cores with the compilers.
     """
@@ -219,7 +219,7 @@ class Compilers:
                 build.certain |= {(number, digest) for digest in certain}
         self.builds = list(by_request.values())
         self._bases = iter([n for n, lane in enumerate(self.lanes) if lane.job.target.engine == "sim" and lane.cases])
-        # A build's links, dry runs and largest files keep only one core busy, so other builds use the remaining cores.
+        # A build's link steps, dry runs and largest files keep only one core busy, so other builds use the rest.
         self.threads = max(1, min(self.cores, len(self.builds)))
 
     def stop(self) -> None:
@@ -299,7 +299,7 @@ class Compilers:
             self._news.send_bytes(b"news")
 
     def build_of(self, number: int) -> GrowingBuild:
-        """The build of a lane; an empty one if the user gave a build."""
+        """The build for a lane; an empty one if the user gave a build."""
         return next((build for build in self.builds if number in build.lanes), GrowingBuild([]))
 
     def place(self, number: int, case: Case, kernels: Iterable[str]) -> int:
@@ -318,7 +318,7 @@ class Compilers:
         return min(1.0, self.cores / max(1, busy))
 
     def _grow(self, build: GrowingBuild) -> None:
-        """Do the next step of a build: compile a wave of kernels, first with the host code, or make the dry runs."""
+        """Do the next step of a build: compile a wave of kernels, the first with the host code, or do the dry runs."""
         lanes = [self.lanes[number] for number in build.lanes]
         first, target = lanes[0], lanes[0].job.target
         session = Session(first.session.options, self._report, first.session.builds)
@@ -368,9 +368,9 @@ class Compilers:
             build.growth = Growth(build.growth.times + 1, builds)
 
     def _report(self, progress: Progress) -> None:
-        """Stop compiling if the run has ended; start the other builds when only the first one's links are left.
+        """Stop compiling if the run has ended; start the other builds when only the first build's link steps are left.
 
-        The first build is the most likely to show an edit, so it gets all cores; others reuse its host objects.
+        The first build is most likely to show an edit's effect, so it gets all cores; others reuse its host objects.
         """
         if self.stopped:
             raise StoppedError
@@ -399,13 +399,13 @@ class Compilers:
                 build.code = ExecutedCode.of(made.folder, tree, build.code)
             except ValueError as error:
                 build.code = None
-                log.info("no verdict of an earlier run is reused: %s", error)
+                log.info("no verdicts from earlier runs are reused: %s", error)
 
     def _settle(self, build: GrowingBuild) -> None:
-        """Report the cases whose kernels are compiled as ready, and those whose kernels do not compile as lost.
+        """Report cases as ready if their kernels are compiled, and as lost if their kernels do not compile.
 
         A case is not judged again if its dry run confirms its kernels, and the code that it executes is unchanged since
-        an earlier run. After the last kernel no case waits: if a kernel is still missing, the case's run compiles it.
+        an earlier run. After the last kernel, no case waits: if a kernel is still missing, the case's run compiles it.
         """
         found: list[tuple[int, Case | Result]] = []
         with self._lock:
@@ -446,7 +446,7 @@ class Compilers:
         self._tell((number, BesideBase(base.words, by_name)))
 
     def __str__(self) -> str:
-        """`compiled 12 of 57 kernels`, or the name of a step before or after it; empty if everything is compiled."""
+        """`compiled 12 of 57 kernels` (`57 or more` before the dry runs); empty if everything is compiled."""
         if all(build.done for build in self.builds):
             return ""
         there = sum(len(build.kernels) - len(build.pending) for build in self.builds)

@@ -107,7 +107,7 @@ def run_suite(pairs: Sequence[tuple[Entry, Target]], folder: Path, runner: Suite
                 part = found.of(runner.part.shard)
                 planned.append(Planned(run_name(runner.suite, entry), session, target, part, given.checks(entry)))
         if not planned:
-            raise InputError(f"no case name matches {given.only!r}" if given.only else "the suite has no cases here")
+            raise InputError(f"no case name matches {given.only!r}" if given.only else "no cases for these targets")
         return runner.outcomes(planned)
 
 

@@ -15,7 +15,7 @@ from fattn_probe.machine.run.prepare import kernel_key
 class ExercisedFamily:
     """The template instances of a kernel family as a matrix; `cells` maps (row, column) to case counts by device.
 
-    A place missing from `cells` has no instance in the source; an empty cell is an instance without a case.
+    A (row, column) missing from `cells` has no instance in the source; an empty cell is an instance without a case.
     """
 
     name: str
@@ -44,7 +44,7 @@ class ExercisedFamily:
 
 
 Ops = Mapping[tuple[str, ...], Mapping[str, tuple[int, int]]]
-"""(passed, run) numbers of cases, by kind of op and device."""
+"""The numbers of cases that passed and that ran, by kind of op and device."""
 
 
 def families(history: History, runs: Iterable[Run]) -> list[ExercisedFamily]:

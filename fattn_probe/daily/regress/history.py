@@ -83,7 +83,7 @@ class History:
             return _run(self.connection.execute(f"{RUN} WHERE id = ?", (number,)).fetchone())
 
     def carry(self, old: Run, new: Run, names: Iterable[str]) -> None:
-        """Copy the results of some cases from one run to another."""
+        """Copy the results for some cases from one run to another."""
         results, maps = self.results(old), self.error_maps(old)
         at = "SELECT name, at FROM results WHERE run = ?"
         with self._writing():
@@ -92,7 +92,7 @@ class History:
                 self._insert_result(new.id, replace(results[name], error_map=maps.get(name)), times[name])
 
     def add(self, run: Run, result: Result) -> None:
-        """Store a result; it replaces an earlier result of the same case, even in a later `merge`."""
+        """Store a result; it replaces an earlier result for the same case, even in a later `merge`."""
         at = "SELECT max(at) FROM results WHERE run = ? AND name = ?"
         with self._writing():
             replaced = self.connection.execute(at, (run.id, result.name)).fetchone()[0]
@@ -125,7 +125,7 @@ class History:
             )
 
     def know(self, cases: Iterable[StoredCase], identity: Identity, kernels: Sequence[str]) -> None:
-        """Store the cases and a source's kernels, so that a page can be made from the database alone."""
+        """Store the cases and a source's kernels, so that a page can be generated from the database alone."""
         source = (identity.source, identity.build_number, identity.patches)
         with self._writing():
             self.connection.executemany(
@@ -192,7 +192,7 @@ class History:
         """The run whose uid begins with `uid`; raises InputError if there is none, or more than one."""
         rows = self.connection.execute(f"{RUN} WHERE substr(uid, 1, ?) = ?", (len(uid), uid)).fetchall()
         if len(rows) != 1:
-            raise InputError(f"history {self.path}: {len(rows) or 'no'} runs begin with {uid!r}")
+            raise InputError(f"history {self.path}: {len(rows) or 'no'} runs have names that begin with {uid!r}")
         return _run(rows[0])
 
     def last_runs(self, suite: str = "") -> list[Run]:
@@ -252,7 +252,7 @@ class History:
         return list(map(Cell._make, rows))
 
     def merge(self, other: "History") -> tuple[int, int]:
-        """Copy runs and results that are missing here, and newer results, from the other history; idempotent.
+        """Copy missing runs and results, and newer results, from the other history into this one; idempotent.
 
         Returns the numbers of new runs, and of new or newer results.
         """

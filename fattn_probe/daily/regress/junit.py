@@ -30,7 +30,7 @@ def junit(outcomes: Sequence[Outcome]) -> str:
             alarms.setdefault(change.case, []).append(change)
         for result in outcome.results.values():
             suite.append(_test(outcome, result, alarms.get(result.name, ())))
-        # The planned cases that were not run: by name if the baseline has them, otherwise as one test for all.
+        # The planned cases that were not run: by name if the baseline has them, otherwise as one test for all of them.
         names = [change.case for change in outcome.changes if change.kind is ChangeKind.NOT_RUN]
         others = outcome.counts["not run"] - len(names)
         for name in [*names, *([f"{others} cases"] if others > 0 else [])]:

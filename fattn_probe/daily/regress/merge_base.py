@@ -36,7 +36,7 @@ class MergeBase:
         """The changed files and functions in words, for a summary."""
         base = resolve(commit_source(self.tree.root, self.commit))
         found = ", ".join(map(str, changed_functions(Code(base.root), Code(self.tree.root))))
-        return f"Attention files that differ from {self}: {', '.join(self.changed)}. Changed places: {found}"
+        return f"Attention files that differ from {self}: {', '.join(self.changed)}. Changed code: {found}"
 
     def compared(
         self,

@@ -58,7 +58,7 @@ class Night:
     def scenarios(self) -> dict[str, list[str]]:
         """The names of each scenario's cases; a scenario with many cases is split by head size.
 
-        A case without a known scenario forms its own group; if there are many, they share one group.
+        A case without a known scenario forms its own group; if there are many such cases, they share one group.
         """
         found: dict[str, list[str]] = {}
         for name in self.results:

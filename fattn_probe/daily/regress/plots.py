@@ -21,7 +21,7 @@ LOOKS = {status: Look(name) for status, name in {"pass": "p", "fail": "f", "unsu
 OTHER, BITS, LIMIT = Look("l"), Look("bits"), Look("limit")
 WIDTH, HEIGHT, EDGE = 300.0, 58.0, 4.0
 Values = Sequence[float | None]
-"""One value per run; None for a run without one."""
+"""One value per run; None for a run without a value."""
 ERRORS = {
     "h0": f"below {SCALE.limits[0]:g}",
     **{look.name: f"{limit:g} and more" for look, limit in zip(SCALE.looks[1:], SCALE.limits, strict=True)},
@@ -33,7 +33,7 @@ MOST_BLOCKS = 20000
 
 @dataclass(frozen=True)
 class Square:
-    """One run: its status, its tooltip, and whether its bits differ from the previous run."""
+    """One run: its status, its tooltip, and whether its bits differ from those of the previous run."""
 
     status: str
     said: str
@@ -43,7 +43,7 @@ class Square:
 def strip(marks: Sequence[Square]) -> Markup:
     """Draw one square per run: its colour shows the verdict, and a bar before it marks changed bits."""
     worst = [mark.status for mark in marks if mark.status not in ("pass", "unsupported")]
-    label = f"{number_of(len(marks), 'run')}, {len(worst)} without a pass"
+    label = f"{number_of(len(marks), 'run')}, {len(worst)} not passed"
     squares = [
         Box(9 * place + 1, 2, 8, 11, LOOKS.get(mark.status, OTHER), title=mark.said) for place, mark in enumerate(marks)
     ]
@@ -54,7 +54,7 @@ def strip(marks: Sequence[Square]) -> Markup:
 def plot(series: Mapping[str, Values], label: str, *, least: float, limit: float | None = None) -> Markup:
     """Plot lines over the runs, by CSS class; empty if no line has two values. A dashed line marks `limit`.
 
-    The height covers a range of at least `least`, so that noise is not magnified. A run between two gaps is a point.
+    The height covers a range of at least `least`, so that noise is not magnified. A run between gaps becomes a point.
     """
     known = [value for line in series.values() for value in line if value is not None]
     if max((sum(value is not None for value in line) for line in series.values()), default=0) < 2:
@@ -97,7 +97,7 @@ def log10(value: float | None) -> float | None:
 def work_facts(case: StoredCase, result: Result, identity: Identity) -> Facts | None:
     """The facts for the map of work; None if no launched kernel's division of work is known.
 
-    The mask is unknown here, so every KV step counts as done.
+    The mask's values are not stored, so every KV step counts as computed.
     """
     geometry = geometry_of(case.op, result.kernels, arch_number(identity.cc)) if result.launches else None
     if geometry is None or int(np.prod(geometry.kernel.blocks)) > MOST_BLOCKS:

@@ -23,7 +23,7 @@ Judge = Callable[[Session, Case, Target], Result]
 
 @dataclass(frozen=True)
 class Job:
-    """How cases are judged on a target; with `brief`, the cause of a failure is not searched for."""
+    """How cases are judged on a target; the judge `brief` does not search for the cause of a failure."""
 
     judge: Judge
     options: RunOptions
@@ -63,7 +63,7 @@ class PoolWorker:
         return session
 
     def judge(self, case: Case, number: int, growth: Growth, *, brief: bool = False) -> Result:
-        """Judge a case of a job."""
+        """Judge a case for a job."""
         job = self.jobs[number]
         if brief and job.brief is not None:
             job = replace(job, judge=job.brief)
@@ -103,7 +103,7 @@ def pool_of(jobs: Sequence[Job], workers: int, progress: Report = silent) -> Wor
 
 @contextmanager
 def working(jobs: Sequence[Job], tell: Tell) -> Iterator[Callable[[Task], Any]]:
-    """Yield a worker's function for tasks; it reports the progress of builds."""
+    """Yield the function that runs a task in this worker; `tell` receives the progress of builds."""
     with ExitStack() as stack:
         worker = PoolWorker(jobs, tell, stack)
         yield lambda task: task(worker)

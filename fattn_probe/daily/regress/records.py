@@ -38,9 +38,9 @@ NOT_FINITE = 255
 
 @dataclass(frozen=True)
 class PackedMap:
-    """An error map, head x query: the largest error at each place, in units of its row's expected error.
+    """An error map, head x query: the largest error in each cell, in units of its row's expected error.
 
-    `packed` is zlib-compressed, with one byte for each of `rows` x `columns` places: 0 is below `LEAST`, 255 is not
+    `packed` is zlib-compressed, with one byte for each of `rows` x `columns` cells: 0 is below `LEAST`, 255 is not
     finite, and the values between cover `DECADES` decades.
     """
 
@@ -74,7 +74,7 @@ def packed_map_of(judgement: Judgement) -> PackedMap | None:
 
 
 def packed(values: F64, heads: int, queries: int) -> PackedMap:
-    """Pack a map into at most 64 x 64 places."""
+    """Pack a map into at most 64 x 64 cells."""
     with np.errstate(divide="ignore", invalid="ignore"):
         steps = 1 + np.floor(253 * np.log10(values / LEAST) / DECADES)
     levels = np.where(values < LEAST, 0, np.clip(steps, 1, NOT_FINITE - 1))
@@ -92,7 +92,7 @@ class Identity:
 
     `device` is the name of the GPU, real or simulated (`sim:h200`), `cc` its compute capability; `driver` is empty on
     the simulator, `build_number` belongs to llama.cpp, `version` to fattn-probe. These are only names; `fingerprint`
-    identifies the contents, and is None for a run of an older version of fattn-probe.
+    identifies the contents, and is None for a run by an older version of fattn-probe.
     """
 
     machine: str
@@ -124,13 +124,13 @@ class Identity:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one case: its `Judgement` as stored in the history; fields with the same names mean the same.
+    """The result of one case: its `Judgement` as stored in the history; fields with the same name mean the same thing.
 
     `reason` is the first line of the judgement's reason, `failure` all of it. `metrics` come from `results.metrics_of`;
     only a wrong output has an `error_map`. `launches` has one JSON line per launch record. `diagnosis` is the first
-    cause of a wrong output, in words. `unlike_base` describes how the launches of an edited or patched llama.cpp differ
-    from those of its base (`run/base.py`). `fingerprint` is a digest of the case (`case_fingerprint`), empty in runs
-    of older versions. `reused`: this is the verdict of an earlier run, which executed the same code.
+    cause found for a wrong output, in words. `unlike_base` describes how the launches of an edited or patched llama.cpp
+    differ from those of its base (`run/base.py`). `fingerprint` is a digest of the case (`case_fingerprint`), empty in
+    runs by older versions. `reused`: this is the verdict from an earlier run, which executed the same code.
     """
 
     name: str
@@ -234,7 +234,7 @@ class StoredCase:
         return cls(case.name, case.digest, case.scenario, case.mask_kind, case.op)
 
 
-CASE = Document("a case of the history", StoredCase)
+CASE = Document("a case in the history", StoredCase)
 
 
 def whole_op(text: str) -> str:
@@ -286,7 +286,7 @@ def parse_shard(text: str) -> Shard:
 class RunPart:
     """One process's part of a run: its shard, and the name of its night; several processes may share a night's runs.
 
-    A call of `regress` without `--run` chooses a unique name, with which `--resume` finds its runs.
+    A `regress` command without `--run` chooses a unique name, with which `--resume` finds its runs.
     """
 
     shard: Shard = ALL
@@ -308,7 +308,7 @@ class RunPart:
 MERGE_BASE = "merge base "
 """The prefix of a night's name if its runs only serve as baselines for other runs."""
 WHOLE = RunPart()
-"""The part of a run made by a single process: all of it."""
+"""The part of a run that one process performs alone: all of it."""
 
 
 @dataclass(frozen=True)
@@ -321,9 +321,9 @@ class Settings:
 
 @dataclass(frozen=True)
 class Run:
-    """One run in the history; `ended` is None if the run is running, was killed, or lacks a shard.
+    """One run in the history; `ended` is None if the run is in progress, was killed, or lacks a shard.
 
-    `planned` is the number of cases of the shards known so far; 0 if unknown.
+    `planned` is the number of cases in the shards known so far; 0 if unknown.
     """
 
     id: int

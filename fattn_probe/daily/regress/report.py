@@ -20,13 +20,13 @@ from fattn_probe.machine.run.frames import brief_frame
 from fattn_probe.verdict.judge.known import by_defect
 
 WHY = {
-    ChangeKind.NEW_FAILURE: "the output is wrong now",
-    ChangeKind.SUPPORT_LOST: "the op falls back to the CPU now",
-    ChangeKind.UNCOMPILED: "no verdict: the compiler refuses the source now",
+    ChangeKind.NEW_FAILURE: "the output is now wrong",
+    ChangeKind.SUPPORT_LOST: "the op now falls back to the CPU",
+    ChangeKind.UNCOMPILED: "no verdict: the compiler now refuses the source",
     ChangeKind.SLOWER: "the same work takes longer",
     ChangeKind.KERNEL: "different code computes this op; its rounding and its speed may differ",
     ChangeKind.LAUNCH: "the work is divided differently",
-    ChangeKind.BITS: "still correct, but not bit-identical: caches and golden files differ",
+    ChangeKind.BITS: "still correct, but not bit-identical: cached outputs and golden files no longer match",
     ChangeKind.UNJUDGED: "it is unknown whether the output is correct",
     ChangeKind.LOST: "no verdict",
     ChangeKind.NOT_RUN: "no verdict",
@@ -36,11 +36,11 @@ MOST_CHANGES, MOST_LISTED, MOST_CASES, MOST_MAPS, MOST_WRONG = 200, 200, 120, 6,
 """The largest number of rows or pictures in a section, since there may be thousands of cases."""
 LEAST_DECADE = 1.0
 LEAST_TIME = 0.1
-"""The smallest range of a plot's height: a factor of ten in the error, a tenth of the time."""
+"""The smallest range that a plot's height covers: a factor of ten in the error, a tenth of the time."""
 
 
 def report(history: History, suite: str = "") -> str:
-    """Make the page; for one suite only, if given."""
+    """Generate the page; for one suite only, if given."""
     found = list(shown(history, suite))
     once = {(night.run.identity.line, night.run.suite): night for night in reversed(found)}  # without partial runs
     statuses = {key: {name: result.status for name, result in night.results.items()} for key, night in once.items()}
@@ -247,5 +247,5 @@ def _ratio(value: float | None) -> str:
 
 
 def _bits(share: float | None) -> str:
-    """The share of elements that equal the rounding model in every bit, if known."""
+    """The share of elements that match the rounding model bit for bit, if known."""
     return "" if share is None else f"{100 * share:.3g} % equal"

@@ -104,7 +104,7 @@ def launches_text(launches: Iterable[LaunchRecord]) -> str:
 
 
 def first_cause(diagnosis: Diagnosis | None) -> str:
-    """The first cause of a diagnosis in words; empty if it has none."""
+    """The first cause in a diagnosis, in words; empty if it has none."""
     return str(diagnosis.causes[0].cause) if diagnosis is not None and diagnosis.causes else ""
 
 

@@ -1,4 +1,4 @@
-"""Continue the last unfinished call of `regress`, and keep its results that are still valid."""
+"""Continue the last unfinished `regress` command, and keep its results that are still valid."""
 
 import json
 import uuid
@@ -12,10 +12,10 @@ from fattn_probe.daily.regress.schema import transaction, translated
 
 
 def night_of(history: History, suite: str, source: str, only: str, targets: frozenset[str], *, resume: bool) -> str:
-    """The name of the night of a call: a new one, or with `resume` that of the last call that did not finish.
+    """The name of a command's night: a new one, or with `resume` that of the last command that did not finish.
 
-    That call must have the same suite, source and filter, and share a target (compared by name). `source` names the
-    source, its patches and a given build; `targets` are those of all entries.
+    That command must have the same suite, source and filter, and share a target (compared by name). `source` names the
+    source, its patches and the user's build, if any; `targets` are those of all entries.
     """
     query = "SELECT night, targets FROM calls WHERE suite = ? AND source = ? AND only = ? AND ended IS NULL"
     with translated(history.path), transaction(history.connection):
@@ -31,7 +31,7 @@ def night_of(history: History, suite: str, source: str, only: str, targets: froz
 
 
 def finish(history: History, night: str) -> None:
-    """Mark a call as finished, unless one of its runs is unfinished and was not replaced by a later one."""
+    """Mark a command as finished, unless one of its runs is unfinished and was not replaced by a later one."""
     last = {(run.identity.line, run.suite): run for run in history.runs() if run.night == night}
     if all(run.ended for run in last.values()):
         with translated(history.path), transaction(history.connection):
@@ -59,7 +59,7 @@ def take_over(history: History, run: Run, fingerprints: Mapping[str, str]) -> se
             why = f"{' and '.join(differences)} changed" if differences else "the cases themselves changed"
             said = number_of(len(changed), "case")
             when = minute(earlier.started)
-            log.warning("%s: running %s of the run of %s again, since %s", earlier.suite, said, when, why)
+            log.warning("%s: rerunning %s of the run from %s, since %s", earlier.suite, said, when, why)
     return found
 
 

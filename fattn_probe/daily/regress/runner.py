@@ -43,7 +43,7 @@ from fattn_probe.verdict.judge.bitwise import Check, not_made
 from fattn_probe.verdict.judge.checks import Checks
 
 Stopped = Literal["", "interrupted", "at the first failure"]
-"""Why a call of `regress` ended before all cases were judged; empty if it did not."""
+"""Why a `regress` command ended before all cases were judged; empty if it did not."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,8 @@ class Planned:
 class EntryRun:
     """A planned entry and its run in the history.
 
-    `before` are the results of the baseline, `left` the cases that this call must run. `results` are their results as
-    first judged, `stored` the same results with the additions of `orders` and `base`.
+    `before` are the results of the baseline, `left` the cases that this command must run. `results` are their results
+    as first judged, `stored` the same results with the additions from `orders` and `base`.
     """
 
     planned: Planned
@@ -141,7 +141,7 @@ class EntryRun:
         return len(self.results) == len(self.left) and not (self.ordered and self.orders is None)
 
     def settled(self, result: Result) -> Result:
-        """Add what is known so far; the fingerprint only after all orders, so that a resumed run judges it again."""
+        """Add what is known so far; the fingerprint only after all orders, so that a resumed run rejudges the case."""
         if result.name in self.ordered and result.output:
             if self.orders is None:
                 return result
@@ -176,7 +176,7 @@ def with_orders(result: Result, orders: Orders, number: int) -> Result:
 
 @dataclass
 class Standing:
-    """The progress of a call, for the progress bar; the schedule supplies compilation progress and the time left."""
+    """The progress of a command, for the progress bar; the schedule supplies compilation progress and the time left."""
 
     cases: int = 0
     judged: int = 0
@@ -211,8 +211,8 @@ class SuiteRunner:
     """Runs all entries of a suite into a history, and reuses the results of the night that `part` names.
 
     `workers` is the number of processes, None for one per core; with several on one GPU, no times are stored. `only` is
-    this call's filter, a regular expression over names; the baseline is also reduced to the matching cases. `say` is
-    called for each failure when it is known; `exit_first` ends the call at the first. `fresh`: no verdict is reused.
+    a filter, a regular expression over names; the baseline is also reduced to the matching cases. `say` is called for
+    each failure as soon as it is known; `exit_first` ends the command at the first. `fresh`: no verdict is reused.
     """
 
     history: History
@@ -323,7 +323,7 @@ class SuiteRunner:
         return fails
 
     def _job(self, planned: Planned, workers: int | None = None) -> Job:
-        """The job with which workers, here or in a cluster, judge an entry's cases, one case at a time in each."""
+        """The job with which workers, local or in a cluster, judge an entry's cases, one case at a time per worker."""
         options, target = planned.session.options, planned.target
         repeat = options.repeat if target.engine == "cuda" else 1  # the simulator's times are meaningless
         threads = max(1, cores() // workers) if workers else 1
@@ -332,7 +332,7 @@ class SuiteRunner:
         return Job(judge, options, planned.session.builds if workers else {}, target)
 
     def _lane(self, run: EntryRun, workers: int, kept: LastAnswers) -> Lane:
-        """Make the lane of a run for the schedule, with the stored verdicts of its cases."""
+        """Create the lane of a run for the schedule, with the stored verdicts of its cases."""
         planned, job = run.planned, self._job(run.planned, workers)
         checks, ordered = planned.checks, tuple(run.ordered.values())
         verdicts = None if self.fresh else Verdicts.under(Session(job.options), planned.target, checks)

@@ -1,7 +1,7 @@
 """One schedule for all entries and targets of a run: it chooses the next case to judge while kernels compile.
 
 A case is ready when its kernels are compiled, which the threads of `compilers` report to the main thread through a
-queue. Only the main thread knows which cases are ready, and gives them to the workers between answers.
+queue. Only the main thread knows which cases are ready, and hands them to the workers between answers.
 """
 
 import functools
@@ -24,14 +24,14 @@ from fattn_probe.machine.run.orders import ENDED, OrderDifference, Output
 LONG = 1e30
 """More FLOPs than any case needs."""
 CAUSES = 4
-"""Number of failures per kernel family that are diagnosed, since diagnosis takes most of a failure's time."""
+"""Number of failures to diagnose per kernel family, since diagnosis takes most of the time spent on a failure."""
 
 
 @dataclass(frozen=True)
 class Orders:
     """The first difference that a lane's random orders caused in each case, and the number of ops that took part.
 
-    `missing` is the reason if there is no answer, otherwise empty.
+    `missing` is the reason if there is no result, otherwise empty.
     """
 
     found: Mapping[str, OrderDifference]
@@ -75,7 +75,7 @@ class Ready:
 
 
 def families(kernels: Sequence[str]) -> frozenset[str]:
-    """The families of kernels: `mma` of `mma 64,64,8,8`."""
+    """The families of kernels: `mma` for `mma 64,64,8,8`."""
     return frozenset(kernel.partition(" ")[0] for kernel in kernels)
 
 
@@ -207,7 +207,7 @@ class Schedule:
             self._take_one(one, its_own, took / len(tasks))
 
     def _take_one(self, task: Any, answer: Any, took: float) -> None:  # noqa: ANN401 (as above)
-        """Process an answer; a lane's orders start once all of its separate outputs are known."""
+        """Process an answer; a lane's orders start once the outputs of all its separate runs are known."""
         number, words, died = task.keywords["number"], task.keywords, isinstance(answer, Died)
         self.left -= 1
         self.spent[number] += took
@@ -229,7 +229,7 @@ class Schedule:
                 self._events.append((number, ordering.found))
 
     def _alone(self, number: int, name: str, output: Output) -> None:
-        """Store a case's separate output; after the last one of a lane, its orders can run."""
+        """Store the output of a case's separate run; after a lane's last one, its orders can run."""
         lane, ordering = self.lanes[number], self._orders[number]
         ordering.outputs[name] = output
         if len(ordering.outputs) == len(lane.ordered):

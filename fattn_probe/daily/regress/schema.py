@@ -140,8 +140,8 @@ VERSION = len(MIGRATIONS)
 def opened(path: Path, *, reading: bool = False) -> Iterator[sqlite3.Connection]:
     """Open the database at `path`; creates or migrates it if needed. With `reading`, opens a current one read-only.
 
-    Raises InputError for a folder, a file that is not a database, another program's database, a history from a newer
-    fattn-probe. Raises MachineError for a full disk or a history that may not be written, LostError for a held lock.
+    Raises InputError for a folder, a file that is not a database, another program's database, or a history from a newer
+    fattn-probe. Raises MachineError for a full disk or an unwritable history, LostError for a held lock.
     """
     with translated(path):
         version = version_of(path)
@@ -190,7 +190,7 @@ def translated(path: Path) -> Iterator[None]:
         if "locked" in said:
             raise LostError(f"history {path}: {said}; everything written before is safe") from error
         if "readonly" in said or "unable to open" in said:
-            raise MachineError(f"history {path}: {said}; check who may write this file and its folder") from error
+            raise MachineError(f"history {path}: {said}; check the permissions of this file and its folder") from error
         raise InputError(f"history {path}: {said}") from error
 
 

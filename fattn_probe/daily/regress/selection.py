@@ -41,7 +41,7 @@ class CaseSelection:
             return CaseSelection(cases, tuple(result for result in self.settled if search(result.name)))
 
     def of(self, shard: Shard) -> "CaseSelection":
-        """Keep the cases and results of a shard."""
+        """Keep the cases and results in a shard."""
         cases = tuple(case for case in self.cases if shard.has(case.digest))
         return CaseSelection(cases, tuple(result for result in self.settled if shard.has(result.digest)), self.digest)
 
@@ -63,7 +63,7 @@ class CaseSelection:
 
 
 def select(entry: Entry, folder: Path, session: Session, target: Target, *, only: str = "") -> CaseSelection:
-    """Select an entry's cases on a target from its scenarios and upstream's list, with the results that need no run.
+    """Select an entry's cases for a target from its scenarios and upstream's list, with the results that need no run.
 
     Raises InputError if the entry's own filter leaves no case; `only` may leave none.
     """
@@ -88,7 +88,7 @@ def matching(results: Mapping[str, Result], only: str) -> dict[str, Result]:
 
 
 def upstream_list(session: Session, target: Target) -> Sequence[OpResult]:
-    """List every case of the source's test-backend-ops: `ok` if the device supports it, else `not-supported`."""
+    """List every case in the source's test-backend-ops: `ok` if the device supports it, else `not-supported`."""
     limits = Timeouts(LIST_SECONDS, LIST_SECONDS)
     report = run_ops_on(session, target, "support", timeouts=limits, on_result=lambda result, total: None)
     if problem := report.problem():

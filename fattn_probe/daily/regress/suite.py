@@ -24,25 +24,25 @@ ALLOWED = ", allowed: "
 
 
 class CheckSpec(Spec):
-    """How the cases of a suite are judged, as `compare` would with the flags of the same names."""
+    """How the cases of a suite are judged: as `compare` would judge them with the flags of the same names."""
 
     model: UseModel = "auto"
-    """When the rounding model is computed: `auto` means up to 4 GFLOP. Without the model, small faults pass."""
+    """When to compute the rounding model: `auto` means up to 4 GFLOP per case. Without the model, small faults pass."""
     sample: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "auto"
     """The rows to check exactly: `auto` means all except in very large cases; or `all`, or a number of rows."""
     repeat: int = Field(default=1, ge=1, le=MOST_REPEATS)
-    """Runs of each case, whose outputs must be bit-identical."""
+    """Number of runs of each case; their outputs must be bit-identical."""
     batch_invariance: bool = False
     """Whether some queries also run alone, and their bits are compared with those of the batch."""
 
     roundings: bool = False
-    """Whether an accurate output fails if its bits are not those of the rounding model."""
+    """Whether an accurate output fails if its bits differ from the rounding model."""
 
     kernels: bool = False
     """Whether a correct output fails if the default release is known to launch different kernels for the op."""
 
     order: int = Field(default=0, ge=0, le=1000)
-    """Random orders in which all cases of the entry run in one process; outputs must equal those of separate runs."""
+    """Number of random orders in which all cases run in one process; outputs must match those of separate runs."""
 
     @property
     def checks(self) -> Checks:
@@ -60,25 +60,25 @@ class Entry(Spec):
     scenarios: list[str] = Field(default=[])
     """Scenario files and recorded cases: paths or globs relative to the suite's file, or names of shipped scenarios."""
     upstream: bool = False
-    """Whether to add every case of the source's test-backend-ops, with fattn-probe's inputs and reference."""
+    """Whether to add every case in the source's test-backend-ops, with fattn-probe's inputs and reference."""
     only: str = ""
-    """A regular expression: only cases whose name matches it."""
+    """A regular expression; only cases whose names match it are run."""
     cases: list[str] = Field(default=[])
     """Names of the cases to run from the scenarios; empty for all."""
     on: list[str] = Field(default=["sim:h200"], min_length=1)
-    """Targets of each case: sim:ID, gpu, gpu:N; `gpu?` is skipped if this machine has no GPU."""
+    """Targets for each case: sim:ID, gpu, gpu:N; `gpu?` is skipped if this machine has no GPU."""
     devices: str = ""
-    """A file that defines more GPUs for `on`, as for `--devices`; relative to the suite's file."""
+    """A file that defines more GPUs for `on`, as `--devices` does; relative to the suite's file."""
     repeat: int = Field(default=1, ge=1, le=MOST_REPEATS)
-    """Timed runs of each case; above 1, a real GPU runs one case at a time and its times are kept."""
+    """Number of timed runs of each case; above 1, a real GPU runs one case at a time and its times are kept."""
     flavour: Literal["release", "debug", "check"] = "release"
     """The build: `release`, `debug`, or `check`, whose simulated GPU checks every memory access."""
     sanitize: list[Literal["address", "undefined"]] = Field(default=[])
     """Sanitizers that the simulator's kernels are compiled with."""
     quants: list[str] = Field(default=[])
-    """K-V type pairs that the build has vec kernels for, besides the default ones, such as `q5_1-q4_0`."""
+    """K-V type pairs for which the build has vec kernels, besides the default ones, such as `q5_1-q4_0`."""
     check: CheckSpec = Field(default=CheckSpec())
-    """The checks of the cases: `model`, `sample`, `repeat`, `batch_invariance`, `roundings`, `kernels`, `order`."""
+    """The checks for the cases: `model`, `sample`, `repeat`, `batch_invariance`, `roundings`, `kernels`, `order`."""
 
     @field_validator("only")
     @classmethod
@@ -107,7 +107,7 @@ class Suite(Entry):
     about: str = Field(min_length=1, max_length=200)
     """One line: what the suite tests."""
     source: str = DEFAULT_SOURCE
-    """The llama.cpp to run; if the suite does not name one, a checkout that contains the current folder comes first."""
+    """The llama.cpp to run; if unset, a checkout that contains the current folder comes before this default."""
     lost: float = Field(default=0.02, ge=0, le=1)
     """The share of lost cases above which a run has no verdict (exit 4)."""
     seconds: float = Field(default=0, ge=0)
@@ -199,7 +199,7 @@ def scenario_files(item: str, folder: Path) -> list[Path]:
 
 
 def only_of(entry: Entry) -> str:
-    """The name of the key `only` of an entry or a suite, for messages."""
+    """The name of the key `only` in an entry or a suite, for messages."""
     return f"`only` of {called(entry)}"
 
 

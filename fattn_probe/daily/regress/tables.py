@@ -25,7 +25,7 @@ MOST_ROWS = 200  # in a step summary, which GitHub limits to 1 MiB
 
 
 def render(outcomes: Sequence[Outcome]) -> RenderableType:
-    """Show each target's counts and changes, regressions first, without targets that a first failure left idle."""
+    """Show each target's counts and changes, regressions first; leave out targets that a first failure kept idle."""
     ran = [outcome for outcome in outcomes if outcome.results or outcome.stopped != "at the first failure"]
     parts = [part for outcome in ran for part in _render(outcome)]
     new = [outcome.run.place for outcome in ran if outcome.baseline is None and not outcome.accepted]
@@ -91,7 +91,7 @@ def not_checked(outcome: Outcome) -> Iterator[str]:
 
 
 def _words(change: Change, outcome: Outcome) -> str:
-    """A change in words, with the place where a kernel was stopped."""
+    """A change in words, with the location where a kernel was stopped."""
     return change.words + (outcome.results[change.case].place if change.kind in FAILURES else "")
 
 
@@ -106,7 +106,7 @@ def _said(outcome: Outcome) -> str:
 
 
 def _moved(outcome: Outcome) -> list[Change]:
-    """The changes, regressions first, without the cases not run, which the counts include."""
+    """The changes, regressions first, without cases that were not run, which the counts include."""
     found = (change for change in outcome.changes if change.kind is not ChangeKind.NOT_RUN)
     return sorted(found, key=lambda change: not change.alarm)
 
@@ -135,7 +135,7 @@ def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def run_json(run: Run) -> dict[str, Any]:
-    """A run of the history for JSON, with its settings."""
+    """A run in the history, for JSON, with its settings."""
     fields = {name: value for name, value in asdict(run).items() if name != "settings"}
     return fields | settings_json(run)
 
@@ -319,7 +319,7 @@ def render_runs(rows: Sequence[tuple[Run, dict[str, int]]]) -> RenderableType:
     columns = ("run", "started", "suite", "on", "source", "results")
     table = Table(columns, tuple(words), prose=frozenset({"results"}), heading=columns[:2])
     left = number_of(len(rows) - len(full), "run")
-    return Group(table, Text(f"and {left} without a case (--json has all)", "dim")) if len(full) < len(rows) else table
+    return Group(table, Text(f"and {left} without cases (--json has all)", "dim")) if len(full) < len(rows) else table
 
 
 def render_results(results: Iterable[Result]) -> RenderableType:

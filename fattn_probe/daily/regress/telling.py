@@ -1,7 +1,7 @@
 """The cases of the shipped suite that are most likely to show the effect of a changed source.
 
 `killers.csv` lists, for each function of the default release, the cases of `quick` that detected faults planted in it,
-which proves that they reach it. `scripts/detection killers` makes the file from the verdicts on mutants.
+which proves that they reach it. `scripts/detection killers` generates the file from the verdicts on mutants.
 """
 
 import csv
@@ -46,7 +46,7 @@ Row = tuple[str, str, tuple[int, ...]]
 CONFIGURATION = re.compile(r"fattn_(mma|tile)_get_config_(?:nvidia_)?(\w+)$")
 ROW = re.compile(r"_CONFIG_CASE\(\s*(\d+),\s*(\d+),\s*(\d+),")
 NEAR, FAR = 3, 1000
-"""A planted fault NEAR lines from a change has a quarter of its weight. FAR: the weight elsewhere in the file."""
+"""A planted fault NEAR lines from a change has a quarter of its weight. FAR: its weight elsewhere in a changed file."""
 
 
 class Killer(NamedTuple):
@@ -62,7 +62,7 @@ class Killer(NamedTuple):
 
 @dataclass(frozen=True)
 class ChangedFunction:
-    """The changed lines of a file in one function, or outside all functions; `start` is the line of its name."""
+    """The changed lines in one function of a file, or outside all functions; `start` is the line of its name."""
 
     file: str
     function: str
@@ -76,11 +76,11 @@ class ChangedFunction:
 
 @dataclass(frozen=True)
 class Telling:
-    """The changed places, and the cases that detected faults planted in these functions, most telling first.
+    """The changed functions, and the cases that detected faults planted in them, most telling first.
 
-    `noticed` counts the detected faults by entry and case. `configured` are cases whose kernels have a changed row of a
-    configuration function, those of each row by turns. `others` are cases that detected faults elsewhere in the changed
-    files, or in any attention file; they may not reach the changed lines. `kernels`: these files' families.
+    `noticed` counts the detected faults by entry and case. `configured` are cases whose kernels use a changed row of a
+    configuration function, alternating between these rows. `others` are cases that detected faults elsewhere in the
+    changed files, or in any attention file; they may miss the changed lines. `kernels`: the changed files' families.
     """
 
     base: str
@@ -97,7 +97,7 @@ class Telling:
         return tuple(dict.fromkeys(name for both in by_turns for name in both if name))
 
     def lines(self, rows: Sequence[Judgement]) -> Iterator[Text]:
-        """Describe the places and cases, and the judged cases that launch no kernel of the changed files."""
+        """Describe the functions and cases, and the judged cases that launch no kernel in the changed files."""
         yield Text(f"changed since {self.base}: {listed(self.changed)}", "bold")
         ran = {name: any(row.case == name[1] and name[0].endswith(row.on) for row in rows) for name in self.first}
         faults = number_of(sum(self.noticed.values()), "fault")
@@ -114,7 +114,7 @@ class Telling:
         for row in rows:
             own = {BY_KERNEL[launch.kernel].case for launch in row.launches if launch.kernel in BY_KERNEL}
             if own and own.isdisjoint(self.kernels):
-                yield Text(f"{row.case} on {row.on} launches no kernel of the changed files", "yellow")
+                yield Text(f"{row.case} on {row.on} launches no kernel in the changed files", "yellow")
 
     def document(self) -> dict[str, Any]:
         """The JSON document: `base`, `changed` (file, function, lines), `kernels`, and `noticed`: on, case, faults."""
@@ -124,7 +124,7 @@ class Telling:
         return document | {"configured": [{"on": on, "case": case} for on, case in self.configured]}
 
     def chosen(self) -> list[tuple[Entry, Target, Case]]:
-        """The few most telling cases that the suite still has, then the smallest other case of each of their kernels.
+        """The few most telling cases that the suite still has, then the smallest other case for each of their kernels.
 
         Each is from a different scenario. The cases that reach the changed functions come first. A smallest case needs
         no compilation, and its mask, layout or number of queries can show a change that a telling case hides.
@@ -219,7 +219,7 @@ def changed_functions(base: Code, new: Code) -> Iterator[ChangedFunction]:
 
 
 def telling(options: RunOptions, base: Base) -> Telling | None:
-    """The cases that reveal most about a source's changes since its base; None if no attention file has changed."""
+    """The cases that reveal the most about a source's changes since its base; None if no attention file has changed."""
     if options.tree is None or base.options.tree is None or base.missing:
         return None
     new = Code(options.tree.root, options.patches)

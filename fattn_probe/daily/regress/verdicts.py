@@ -1,4 +1,4 @@
-"""Reuse the verdicts of earlier runs for cases that would run the same code on the same data.
+"""Reuse verdicts from earlier runs for cases that would run the same code on the same data.
 
 Only passes are stored; failures are judged and explained each time.
 """
@@ -41,7 +41,7 @@ class Verdicts:
     """The stored verdicts of an entry's cases on a target; `conditions` describes what affects them besides the code.
 
     `release` is the build number of an unchanged release, None for any other source. Launch records mark a kernel's
-    figures (registers and so on) as those of the source or its release; verdicts are stored in the second form.
+    figures (registers and so on) as coming from the source that ran or from a release; verdicts store the latter form.
     """
 
     conditions: str
@@ -73,7 +73,7 @@ class Verdicts:
         return cls(json.dumps(told, default=str), int(number) if manifest.released and number.isdigit() else None)
 
     def taken(self, case: Case, code: ExecutedCode, kernels: Iterable[str]) -> Result | None:
-        """The verdict of an earlier run that executed the same code; `kernels` are the case's current launches."""
+        """The verdict from an earlier run that executed the same code; `kernels` are the case's current launches."""
         for digest, result in self._stored(case).items():
             launches = result.kernels
             if code.kernels(launches) == set(kernels) and code.digest(launches) == digest:
@@ -81,7 +81,7 @@ class Verdicts:
         return None
 
     def of_output(self, case: Case, output: str, launches: str) -> Result | None:
-        """The verdict of an earlier run with this output and these launches, which determine the verdict."""
+        """The verdict from an earlier run with this output and these launches, which determine the verdict."""
         earlier = (with_origins(result, self.release, None) for result in self._stored(case).values())
         return next((result for result in earlier if (result.output, result.launches) == (output, launches)), None)
 

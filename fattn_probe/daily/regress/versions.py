@@ -19,7 +19,7 @@ SessionOf = Callable[[str], Session]
 
 @dataclass(frozen=True)
 class Versions:
-    """The results of two sources on one target, by case, and the changes from one to the other."""
+    """The results with two sources on one target, by case, and the changes from one to the other."""
 
     on: str
     sources: tuple[str, str]
@@ -47,7 +47,7 @@ def diff(
 
 @dataclass(frozen=True)
 class Bisection:
-    """The sources that were tried, in order; the first bad one is among the `suspects`, of which the last is bad.
+    """The sources that were tried, in order; the first bad one is among the `suspects`, and the last suspect is bad.
 
     The other suspects were skipped: a run without a verdict is neither good nor bad. `result` is from the last suspect.
     """
@@ -63,7 +63,7 @@ class Bisection:
 
 
 VERDICTS = ("pass", "fail")
-"""The statuses that decide whether a source is good or bad; other statuses are skipped, as with `git bisect skip`."""
+"""The statuses that make a source good or bad; sources with others are skipped, as with `git bisect skip`."""
 
 
 def ended(result: Result) -> str:
@@ -89,9 +89,9 @@ def bisect(session_of: SessionOf, sources: Sequence[str], case: Case, target: Ta
         return tried[source].status
 
     if status(sources[0]) != "pass":
-        raise InputError(f"the good end {sources[0]} does not pass: {case.name} is {ended(tried[sources[0]])}")
+        raise InputError(f"the good source {sources[0]} does not pass {case.name}: {ended(tried[sources[0]])}")
     if status(sources[-1]) != "fail":
-        raise InputError(f"the bad end {sources[-1]} does not fail: {case.name} is {ended(tried[sources[-1]])}")
+        raise InputError(f"the bad source {sources[-1]} does not fail {case.name}: {ended(tried[sources[-1]])}")
     low, high = 0, len(sources) - 1
     while left := [number for number in range(low + 1, high) if sources[number] not in tried]:
         middle = min(left, key=lambda number: abs(2 * number - low - high))

@@ -1,6 +1,6 @@
 """`fattn-probe reproduce`: run a case, choose how to show its failure, and write a folder for a maintainer.
 
-The folder has a README with the fault, its place and the command lines; a C++ file that uses ggml's API; and a GGUF
+The folder has a README with the fault, its location and the command lines; a C++ file that uses ggml's API; and a GGUF
 file with the case's inputs and the expected output.
 """
 
@@ -72,7 +72,7 @@ def write_inputs(case: Named, inputs: Mapping[str, Bytes], reference: F64, limit
     """Write a case file that also has the expected output and its limits.
 
     Tensors: `expected`, in dst's shape; `exact` if `expected` is not exact; `element_bound` and `row_bound`, if these
-    limits exist. Key `reproduce.rmse_bound` is the limit of the whole output, `reproduce.by` the origin of the limits.
+    limits exist. Key `reproduce.rmse_bound` is the limit for the whole output, `reproduce.by` the origin of the limits.
     """
     fields = case_fields(case.name, case.digest, case.op) | {
         "reproduce.rmse_bound": f32(limits.rmse),
@@ -91,7 +91,7 @@ def write_inputs(case: Named, inputs: Mapping[str, Bytes], reference: F64, limit
 
 
 def floats(values: Floats, ne: Ne) -> TensorData:
-    """Values as a tensor of floats; values beyond float32 become infinite."""
+    """Values as a tensor of floats; values beyond the range of float32 become infinite."""
     with np.errstate(over="ignore"):
         return TensorData("f32", ne, np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint8))
 
@@ -104,11 +104,11 @@ YARDSTICKS: dict[By, str] = {
     "prediction": f"{EXACT} The bounds cover the rounding of this kernel.",
     "model": "The expected output is that of a NumPy model that rounds as this kernel does. A correct kernel matches "
     "nearly all of its bits; compilers fuse a few operations differently.",
-    "tolerance": f"{EXACT} The bound is a tolerance, since no kernel's arithmetic is known here.",
+    "tolerance": f"{EXACT} The bound is a tolerance, because the kernel's arithmetic is not known.",
 }
 
 
-OTHER_KERNEL = "the bounds are those of the kernel above, and a different one may exceed them and be correct"
+OTHER_KERNEL = "the bounds are for the kernel above, and a different kernel may exceed them and still be correct"
 OTHER_DEVICE: dict[By, str] = {
     "prediction": OTHER_KERNEL,
     "model": OTHER_KERNEL,

@@ -134,7 +134,7 @@ MOST_NAMES = 20
 
 @dataclass(frozen=True)
 class PastResult:
-    """A case of a run, and the values of `--on`, `--source` and `--patch` that repeat it.
+    """A case from a run, and the values of `--on`, `--source` and `--patch` that repeat it.
 
     `file` names the case on a command line; empty for a case that is known only from a run. `tree` is the digest of the
     source's files in the run; empty if it is unknown.

@@ -27,7 +27,7 @@ from fattn_probe.machine.run.session import Session
 Way = Literal["line", "patch", "file"]
 Wanted = Literal["auto", "line", "patch", "file"]
 RUNS = 3
-"""Number of runs of upstream's test, whose data differ in each run; all runs must fail."""
+"""Number of runs of upstream's test, each with different data; all runs must fail."""
 ADDED = "add-case.patch"
 ABOUT = "A case that fattn-probe found"
 SPECIAL = re.compile(r"([\[\](){}.+*?^$|\\])")
@@ -53,7 +53,7 @@ class ShownWay:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The way that was chosen, and the reasons against the others.
+    """The way that was chosen, and the reasons against the other ways.
 
     `case` is the case as upstream's test prints it, `patch` the diff that adds it to the list, `shown` the results of
     upstream's test; empty or None if the way has none.
@@ -68,7 +68,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Chooser:
-    """Chooses the way for an op of a source; `target` runs upstream's test, and `listed_on` lists its cases."""
+    """Chooses the way for an op and a source; `target` runs upstream's test, and `listed_on` lists its cases."""
 
     session: Session
     tree: Tree
@@ -104,7 +104,7 @@ class Chooser:
         return self.target is not None and self.target.engine != "cpu"
 
     def line(self) -> Chosen | str:
-        """A command line that runs a case of upstream's list, or the reason why there is none."""
+        """A command line that runs a case from upstream's list, or the reason why there is none."""
         if self.listed is None:
             return f"line: this source's test-backend-ops has no case with this op{self.views()}"
         return Chosen("line", case=self.listed, shown=self.run(self.session, self.listed))
@@ -157,7 +157,7 @@ def words_of(result: OpResult) -> str:
 
 
 def pattern_of(case: str) -> str:
-    """The regular expression for `test-backend-ops -p` that matches only this case."""
+    """The regular expression for `test-backend-ops -p` that matches only that case."""
     parameters = case.removeprefix(f"{OP}(").removesuffix(")")
     return "^" + SPECIAL.sub(r"\\\1", parameters) + "$"
 
@@ -168,7 +168,7 @@ PARAMETER = re.compile(r"(\w+) = ")
 EVAL = re.compile(
     r"^static [^\n]*make_test_cases_eval\(\) \{\n.*?^(?=    return test_cases;\n\})", re.DOTALL | re.MULTILINE
 )
-CONTEXT = 3  # lines around a change of a unified diff
+CONTEXT = 3  # lines around a change in a unified diff
 PERMUTATIONS = ([0, 1, 2, 3], [0, 2, 1, 3])
 KV_TYPE = "type_KV"  # the parameter of releases before April 2026
 
@@ -182,11 +182,11 @@ class TestList:
     parameters: tuple[str, ...]
 
     def name(self, case: OpsCase) -> str:
-        """The text that test-backend-ops prints for a case, with floats of six digits."""
+        """The text that test-backend-ops prints for a case, with floats to six decimal places."""
         return f"{OP}({','.join(f'{name}={_printed(value)}' for name, value in self._values(case))})"
 
     def constructor(self, case: OpsCase) -> str:
-        """The C++ expression that makes a case."""
+        """The C++ expression that creates a case."""
         return f"new test_flash_attn_ext({', '.join(_literal(name, value) for name, value in self._values(case))})"
 
     def _values(self, case: OpsCase) -> Iterator[tuple[str, Any]]:
@@ -209,12 +209,12 @@ def read_list(root: Path) -> TestList:
 
 
 def in_list(op: Op, lines: Iterable[str], root: Path) -> str | None:
-    """The first of upstream's cases that is this op; None if there is none."""
+    """The first of upstream's cases that has this op; None if there is none."""
     return next((case.name for case in cases_of(lines, root) if "q_range" not in case.name and same(case.op, op)), None)
 
 
 def as_case(op: Op, tests: TestList) -> OpsCase | None:
-    """The parameters with which the constructor of a source's test makes this op; None if it cannot."""
+    """The parameters with which the constructor of a source's test creates this op; None if it cannot."""
     for case in _candidates(op):
         with contextlib.suppress(InputError):
             if same(op_of(from_ops(tests.name(case))), op):

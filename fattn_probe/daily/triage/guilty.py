@@ -69,7 +69,7 @@ class OtherOpWrong:
 class NotFinite:
     """The first tensor with NaN or infinities that its inputs do not explain, in the model's own run on the CPU.
 
-    `inputs_largest` is the largest magnitude of its inputs that are tensors of the graph, None if there is none.
+    `inputs_largest` is the largest magnitude in its inputs that are tensors of the graph, None if there are none.
     `finite_without`: whether the tensor is finite without flash attention; None if that run has no such tensor.
     """
 
@@ -83,7 +83,7 @@ class PartsWithout:
     """The first tensor that differs from the run without flash attention.
 
     `change` is the difference between the largest magnitudes, as a share of the larger one; `before` the largest such
-    change of the tensors before it. Only these magnitudes are compared: a tensor that is permuted, or has wrong signs,
+    change in the earlier tensors. Only these magnitudes are compared: a tensor that is permuted, or has wrong signs,
     is not detected if its largest magnitude is the same.
     """
 

@@ -66,7 +66,7 @@ def advice_of(result: TriageResult, folder: Path, flags: Sequence[str]) -> list[
         case NotFinite() | PartsWithout():
             found = []  # examine the model, and the attention of the layer
             if isinstance(guilty, NotFinite):
-                found.append(Advice("look at the model: its values leave the range of a type, whatever runs attention"))
+                found.append(Advice("look at the model: its values leave the range of a type, however attention runs"))
             else:
                 found.append(Advice("look at the graph: the inputs of attention, with and without flash attention"))
             if any(op.found for op in result.ops if op.case in result.cases):
@@ -80,7 +80,7 @@ def advice_of(result: TriageResult, folder: Path, flags: Sequence[str]) -> list[
 
 
 def fattn(why: str, command: str, files: Sequence[str], target: str, flags: Sequence[str], *rest: str) -> Advice:
-    """A command of fattn-probe on case files and a target."""
+    """A fattn-probe command for case files and a target."""
     words = ["fattn-probe", command, *files, "--on", target, *flags, *rest]
     return Advice(why, shlex.join(words))
 
@@ -114,7 +114,7 @@ def evidence(result: TriageResult) -> Iterator[RenderableType]:
     refused = {f"{one.on}: {one.reason}" for one in result.judgements if one.status is Status.UNSUPPORTED}
     said += [f"runs on the CPU instead of {reason}" for reason in sorted(refused)]
     if result.left_out:
-        said.append(f"{len(result.left_out)} attention ops did not fit --budget, from {result.left_out[0]} on")
+        said.append(f"{len(result.left_out)} attention ops did not fit --budget, starting with {result.left_out[0]}")
     if not result.compared:
         said.append("not compared with a run without flash attention, which cannot have a quantised V")
     if said:
@@ -140,7 +140,7 @@ def pasted(command: str) -> str:
 
 
 def row(of: Mapping[str, Any]) -> tuple[str, ...]:
-    """The table row of a layer."""
+    """The table row for a layer."""
     attention = ", ".join(f"{number} {status}" for status, number in of["attention"].items())
     others = f"{of['ran'] - of['wrong']} correct" + (f", {of['wrong']} wrong" if of["wrong"] else "")
     nearest = f"{of['worst']} {of['share']:.1g}x" if of["worst"] and of["share"] else ""
@@ -201,7 +201,7 @@ def document_of(result: TriageResult, advice: Sequence[Advice], provenance: Mapp
 
 
 def rows_of(op: AttentionOp) -> list[dict[str, Any]]:
-    """An attention op with each judgement in the form of `compare`, or the reason why it has none."""
+    """An attention op with each judgement in the form that `compare` uses, or the reason why it has none."""
     place = {"layer": op.layer, "step": op.step, "part": op.part, "phase": op.phase}
     rows = rows_as_json(op.found)["rows"] or [{"case": op.case, "status": "unjudged", "reason": op.unjudged}]
     return [place | row for row in rows]
@@ -224,7 +224,7 @@ def check_folder(folder: Path) -> None:
             own = set(json.loads(read_text(folder / VERDICT, "the verdict", MOST_BYTES))["files"])
     strange = sorted({path.name for path in folder.iterdir()} - own)
     if strange:
-        raise InputError(f"--out {folder} has other files, such as {strange[0]}: choose another folder")
+        raise InputError(f"--out {folder} has files not from a triage, such as {strange[0]}: choose another folder")
 
 
 def write_folder(folder: Path, document: Mapping[str, Any], report: str, files: Iterable[Path]) -> None:

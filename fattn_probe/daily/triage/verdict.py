@@ -44,7 +44,7 @@ class AttentionOp:
 
 
 def suspect_of(op: AttentionOp, found: Judgement) -> AttentionWrong | AttentionOverflows | None:
-    """The fault of an op according to a judgement, with its place and cause; None if it passes or is not judged."""
+    """An op's fault according to a judgement, with its place and cause; None if it passes or is not judged."""
     if found.status is not Status.FAIL:
         return None
     said, metrics, finding, design = found.diagnosis, found.verdict.metrics, found.finding, found.verdict.design
@@ -90,7 +90,7 @@ BY_OP = {
 }
 """Ops whose limit is larger. UNARY and GLU allow a step of f16, because the CPU uses an f16 table for gelu."""
 LARGE_POSITIONS, ROPE_AT_LARGE_POSITIONS = 8192, 1e-5
-"""Upstream's bound for ROPE from this position on, because the error of an angle grows with the position."""
+"""Upstream's bound for ROPE from this position on, because the error in an angle grows with the position."""
 MANTISSA = {"f16": 10, "bf16": 7}
 """Bits after the binary point: one step is at most 2^-bits of a value."""
 LEVELS = {"q8_0": 127, "q5_1": 16, "q5_0": 16, "q4_1": 8, "q4_0": 8, "iq4_nl": 8}
@@ -107,7 +107,7 @@ def step_nmse(type_: str) -> float:
 
 
 def allowed(node: Node, positions: int = 0) -> float:
-    """The largest NMSE that a correct device has for an op, in a run with `positions` positions."""
+    """The largest NMSE that a correct device can have for an op, in a run with `positions` positions."""
     arithmetic = BY_OP.get(node.op, DEFAULT)
     if node.op == "ROPE" and positions > LARGE_POSITIONS:
         arithmetic = ROPE_AT_LARGE_POSITIONS
@@ -127,9 +127,9 @@ ON_PURPOSE = frozenset({"FILL"})
 PASS_ON = frozenset({"CPY", "CONT", "DUP", "REPEAT", "CONCAT", "PAD", "GET_ROWS", "SET_ROWS"})
 """Ops that copy the -inf of a mask."""
 LEAST_CHANGE, GROWTH = 0.05, 20.0
-"""The least change of a tensor's largest magnitude that counts, as a share and as a multiple of earlier changes.
+"""The least change in a tensor's largest magnitude that counts, as a share and as a multiple of earlier changes.
 
-A largest magnitude changes by no more than the error of one element. The CPU sums V in f16, which at
+A largest magnitude changes by no more than the error in one element. The CPU sums V in f16, which at
 300 rows costs 0.2 % of an element; in small models of seven architectures, with 40 and 300 tokens, no change is above
 0.1 %. Only the first tensor after each attention op is suspected, because the two graphs differ only in attention.
 Other changes follow from earlier ones, even if they are large, for example if a different expert is chosen.
@@ -145,9 +145,9 @@ Suspects = list[tuple[Moment, int, Culprit]]
 def verdict_of(
     ops: Sequence[AttentionOp], nodes: Sequence[Node], without: Sequence[Node] = (), positions: int = 0
 ) -> Answer:
-    """The verdict on a run: its attention ops, its tensors, and those of a run without flash attention.
+    """The verdict on a run, from its attention ops, its tensors, and the tensors of a run without flash attention.
 
-    `positions` is the number of positions in the longest sequence. Of suspects at one op, attention comes first.
+    `positions` is the number of positions in the longest sequence. Among suspects at one op, attention comes first.
     """
     suspects: Suspects = [
         *((moment_of_op(op, nodes), 0, found) for op in ops for one in op.found if (found := suspect_of(op, one))),
@@ -251,7 +251,7 @@ def by_key(nodes: Sequence[Node]) -> dict[Key, Node]:
 
 
 def parting(nodes: Sequence[Node], without: Sequence[Node]) -> Iterator[PartsWithout]:
-    """The first finite tensor after an attention op that differs from the other run, in the first step.
+    """The first finite tensor after an attention op, in the first step, that differs from its counterpart in `without`.
 
     Later steps are left out, because they may have different tokens.
     """
@@ -288,7 +288,7 @@ class TriageResult:
 
     @property
     def positions(self) -> int:
-        """Number of positions of a sequence."""
+        """Number of positions in a sequence."""
         return int(self.run["model"].get("context", 0))
 
     @property
@@ -312,7 +312,7 @@ class TriageResult:
 
 
 def raise_if_wrong(answer: Answer, sentence: str) -> None:
-    """Raise the error for the exit code of the answer; returns if nothing is wrong.
+    """Raise the error with the answer's exit code; returns if nothing is wrong.
 
     Raises ComparisonError (exit 5) for a culprit, or if no attention op was judged; LostError (4) if a run was lost.
     """

@@ -62,7 +62,7 @@ def said_of(guilty: Guilty) -> str:
         case AttentionOverflows(elements=elements, kernel=kernel, target=target):
             place = moment_of(guilty.layer, guilty.step, guilty.part)
             return (
-                f"The model itself: attention of {place} exceeds the range of f16 on {target}, by the design "
+                f"The model itself: attention in {place} exceeds the range of f16 on {target}, by the design "
                 f"of {kernel}: {elements} values are not finite"
             )
         case OtherOpWrong(node=node, target=target):
@@ -83,7 +83,7 @@ def how_wrong(guilty: OtherOpWrong) -> str:
     if not isinstance(found, TensorDifference):
         return found.message
     if found.nan or found.inf:
-        return f"{found.nan + found.inf} values are finite only there or only on the CPU"
+        return f"{found.nan + found.inf} values are finite on {guilty.target} or on the CPU, but not on both"
     return (
         f"NMSE {found.nmse:.2g} against the CPU on the same inputs, where a correct op has at most {guilty.allowed:.1g}"
     )

@@ -251,5 +251,5 @@ def test_show_has_figures_their_sources_and_the_spec_and_marks_those_of_a_simila
     assert device_json(mine)["assumed"] == ["clockRate"]
     text = shown(device_table(mine), width=100)
     assert "1590000 (assumed)" in text and "40 (assumed)" not in text
-    assert "(assumed): nominal memory, or the figure of the GPU that this one is `like`" in text
+    assert "(assumed): nominal memory, or the figure for the GPU that `like` names" in text
     assert "(assumed)" not in shown(device_table(load_devices()["t4"]), width=100)

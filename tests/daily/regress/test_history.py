@@ -404,7 +404,7 @@ def test_one_run_is_judged_by_its_name(tmp_path):
     fattn_probe(*judge)
     assert answer(*judge, runs[1].uid[:12], code=6)["runs"][0]["uid"] == runs[1].uid
     fattn_probe(*judge, runs[2].uid)
-    assert "no runs begin with 'zz'" in fattn_probe(*judge, "zz", code=2).stderr
+    assert "no runs have names that begin with 'zz'" in fattn_probe(*judge, "zz", code=2).stderr
     assert "name one run, or a suite" in fattn_probe(*judge, "zz", "--suite", "x", code=2).stderr
 
 
@@ -437,8 +437,8 @@ def test_a_run_that_did_not_finish_is_no_baseline(tmp_path):
         with pytest.raises(InputError, match=f"run {stopped.uid[:8]} .* did not finish; accept a run"):
             history.accept(stopped, "me", "x")
     said = fattn_probe("history", "accept", "--last", "--why", "x", "--history", path).stderr
-    skipped = "skipped 1 run that did not finish or without cases"
+    skipped = "skipped 1 run that did not finish or have no cases"
     assert said == f"accepted {good.uid[:8]} (sim:h200, nightly)\n{skipped}\n"
     assert f"run {empty.uid[:8]} did not finish\n" in fattn_probe("history", "judge", "--history", path, code=4).stderr
     listed = fattn_probe("history", "list", "--history", path).stdout
-    assert (empty.uid[:8] in listed, "and 1 run without a case (--json has all)" in listed) == (False, True)
+    assert (empty.uid[:8] in listed, "and 1 run without cases (--json has all)" in listed) == (False, True)

@@ -60,7 +60,7 @@ def history(empty):
 def test_the_page_names_what_changed_with_maps_and_plots_is_complete_and_escapes(history):
     page = report(history)
     assert "1 regression, 2 without a verdict" in page
-    for said in ("new failure", "the output is wrong now", "another launch", "the work is divided differently"):
+    for said in ("new failure", "the output is now wrong", "another launch", "the work is divided differently"):
         assert said in page
     assert "bits changed" in page
     assert page.index("new failure") < page.index("another launch")  # alarms first

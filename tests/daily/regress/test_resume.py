@@ -195,8 +195,8 @@ def test_results_of_something_else_are_made_again(place, tree, change):
     before = place.times()
     runs, said = place.regress(*words, "--resume")
     minute = place.rows("SELECT started FROM runs")[0][0][:16].replace("T", " ")
-    assert f"s: running 3 cases of the run of {minute} again, since {why} changed" in said
-    assert ("s/again: running 2 cases of the run" in said) == both
+    assert f"s: rerunning 3 cases of the run from {minute}, since {why} changed" in said
+    assert ("s/again: rerunning 2 cases of the run" in said) == both
     assert [run["counts"]["pass"] for run in runs] == [3, 3]
     assert len(place.rows("SELECT uid FROM runs")) == 3 + both, "no run has results of both"
     assert len(place.times()) == len(before) + (6 if both else 3 + 1)

@@ -64,7 +64,7 @@ def test_the_first_bad_release_is_found(releases, bad):
 
 @pytest.mark.parametrize(
     ("bad", "said"),
-    [(0, "the good end pypi:x==0 does not pass: c is fail"), (99, "the bad end pypi:x==19 does not fail: c is pass")],
+    [(0, "the good source pypi:x==0 does not pass c: fail"), (99, "the bad source pypi:x==19 does not fail c: pass")],
 )
 def test_ends_that_are_not_good_and_bad(releases, bad, said):
     with pytest.raises(InputError, match=said):
@@ -96,10 +96,10 @@ def test_skipped_releases_before_the_first_bad_one_are_suspects_too(releases):
     assert f"the first bad source is one of {', '.join(RELEASES[8:11])}" in said
 
 
-@pytest.mark.parametrize(("end", "said"), [(0, "the good end pypi:x==0 does not pass"), (19, "does not fail")])
+@pytest.mark.parametrize(("end", "said"), [(0, "the good source pypi:x==0 does not pass"), (19, "does not fail")])
 @pytest.mark.parametrize("status", ["lost", "broken"])
 def test_an_end_without_a_verdict_is_refused_with_the_reason(releases, end, said, status):
-    with pytest.raises(InputError, match=f"{said}: c is lost: {TOO_OLD}"):
+    with pytest.raises(InputError, match=f"{said} c: lost: {TOO_OLD}"):
         versions.bisect(releases(7, {end: status})[0], RELEASES, Case(), H200)
 
 

@@ -147,7 +147,7 @@ def test_a_folder_with_other_files_is_refused_before_the_model_runs(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes.txt").write_text("mine")
     done = fattn_probe("triage", tmp_path / "none.gguf", "--tokens", 4, "--out", tmp_path / "out", code=2)
-    assert "has other files, such as notes.txt" in done.stderr
+    assert "has files not from a triage, such as notes.txt" in done.stderr
 
 
 def test_a_model_that_is_none_leaves_no_folder(tmp_path):

@@ -330,7 +330,7 @@ SAID = {
     ),
     "overflow": (
         result_of(ops(overflowing()), nodes()),
-        "The model itself: attention of layer 0, step 0 exceeds the range of f16 on sim:h200, by the design of : "
+        "The model itself: attention in layer 0, step 0 exceeds the range of f16 on sim:h200, by the design of : "
         "12 values are not finite.",
     ),
     "op": (
@@ -455,7 +455,7 @@ def test_a_folder_is_replaced_by_the_next_triage_only(tmp_path):
     assert (out / REPORT).read_text() == "# second"
     assert {path.name for path in out.iterdir()} == {VERDICT, REPORT}
     (out / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match=r"has other files, such as notes\.txt"):
+    with pytest.raises(InputError, match=r"has files not from a triage, such as notes\.txt"):
         check_folder(out)
     assert {path.name for path in tmp_path.iterdir()} == {"ops", "out"}
 
@@ -463,7 +463,7 @@ def test_a_folder_is_replaced_by_the_next_triage_only(tmp_path):
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"files": 3}'])
 def test_a_folder_of_something_else_is_refused(tmp_path, text):
     (tmp_path / VERDICT).write_text(text)
-    with pytest.raises(InputError, match="has other files, such as verdict"):
+    with pytest.raises(InputError, match="has files not from a triage, such as verdict"):
         check_folder(tmp_path)
 
 

@@ -190,7 +190,7 @@ def test_an_overflow_of_f16_is_null_in_JSON():
 def test_study_needs_a_scenario_or_a_table(invoke):
     with pytest.raises(InputError, match="study needs a SCENARIO"):
         raise invoke().exception
-    with pytest.raises(InputError, match="--table3 draws its own data"):
+    with pytest.raises(InputError, match="--table3 generates its own data"):
         raise invoke(SCENARIOS / "gqa.yaml", "--table3", 1).exception
 
 

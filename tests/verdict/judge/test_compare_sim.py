@@ -1,6 +1,7 @@
 """`compare` on the simulated H200: shipped kernels, planted faults, and runs of some blocks."""
 
 import dataclasses
+from difflib import unified_diff
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.llama.source import patches
+from fattn_probe.llama.source.features import CUDA
 from fattn_probe.machine.run.capture import Part
 from fattn_probe.machine.run.outcome import Finding, Lost, Ran
 from fattn_probe.machine.run.session import RunOptions, Session
@@ -46,6 +48,18 @@ def test_several_backends_in_one_go(session):
     assert 0.5 < sim.verdict.design.rmse_by_predicted < 1.5
     assert cpu.verdict.design is None
     assert "CPU backend has no error model" in cpu.missing
+
+
+def test_a_vec_kernel_is_judged_by_the_threads_of_its_own_blocks(tree):
+    """Tuning `nthreads` changes the steps, and so the bits, of a correct kernel and of its models."""
+    name = f"{CUDA}/fattn-vec.cuh"
+    before = (tree.root / name).read_text()
+    texts = (before.splitlines(keepends=True), before.replace("return 128;", "return 256;").splitlines(keepends=True))
+    tuned = patches.Patch("tuned", None, "", (), "".join(unified_diff(*texts, f"a/{name}", f"b/{name}")))
+    case = "version: 1\nabout: several steps a block\nhsk: 64\nn_head: 4\nn_q: 1\nn_kv: 1024\n"
+    (row,) = rows_of(Session(RunOptions(tree, patches=(tuned,))), case, options=Checks(roundings=True))
+    assert (row.launches[0].kernel, row.launches[0].block) == ("flash_attn_ext_vec", (32, 8, 1))
+    assert (row.status, row.verdict.design.equal_bits) == (Status.PASS, 1.0)
 
 
 @pytest.mark.slow  # smaller batches have kernels of their own
