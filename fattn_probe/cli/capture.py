@@ -70,11 +70,13 @@ def capture(
         bool, typer.Option("--every", help="Record every evaluation, not only the prompt's last one and the final one.")
     ] = False,
     stats: Annotated[
-        bool, typer.Option("--stats", help=f"Show the range of values in each layer, and write {PAGE}, with each head.")
+        bool, typer.Option("--stats", help=f"Show the range of values per layer; write {PAGE}, which adds each head.")
     ] = False,
     on: Annotated[
         str,
-        typer.Option("--on", help="Where the model runs: cpu or gpu; sim:ID: on the CPU, each op also on that GPU."),
+        typer.Option(
+            "--on", help="Where the model runs: cpu or gpu; sim:ID: on the CPU, and each op also on that GPU."
+        ),
     ] = "cpu",
     as_json: flags.Json = False,
 ) -> None:

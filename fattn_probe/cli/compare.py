@@ -47,7 +47,7 @@ class JudgeFlags:
         int, typer.Option(help="Runs of each case; all must give the same bits.", min=1, max=MOST_REPEATS)
     ] = 1
     batch_invariance: Annotated[
-        bool, typer.Option("--batch-invariance", help="Also compute some queries alone; their bits must be the same.")
+        bool, typer.Option("--batch-invariance", help="Also compute some queries alone; their bits must not change.")
     ] = False
     roundings: Annotated[
         bool,

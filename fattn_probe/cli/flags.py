@@ -104,7 +104,7 @@ def share(value: float) -> float:
 
 CaseName = Annotated[str, typer.Option("--case", help="The case, if there are several.", metavar="NAME")]
 Devices = Annotated[
-    Path | None, typer.Option("--devices", help="A YAML file of your own GPUs: `devices: {mine: {like: h200}}`.")
+    Path | None, typer.Option("--devices", help="A YAML file with your own GPUs: `devices: {mine: {like: h200}}`.")
 ]
 Check = Annotated[bool, typer.Option("--check", help="Simulator: check every memory access of the kernels.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

@@ -57,7 +57,7 @@ def fuzz(
         Path | None,
         typer.Option(
             file_okay=False,
-            help="Write passing cases that have a new pair of features to this folder.",
+            help="Write passing cases with a new pair of features to this folder.",
             metavar="FOLDER",
         ),
     ] = None,

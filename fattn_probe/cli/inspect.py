@@ -27,7 +27,7 @@ from fattn_probe.llama.build import RUNNER
 from fattn_probe.machine.debug.session import require_debugger
 from fattn_probe.machine.run.command import describe
 
-At = Annotated[str, typer.Option("--at", help="A place in the kernel: block=5,warp=2,lane=0,kb0=3, or some of these.")]
+At = Annotated[str, typer.Option("--at", help="Location in the kernel: block=5,warp=2,lane=0,kb0=3, or some of these.")]
 COMPILED = ("source", "patch", "quants", "folder")
 """The build flags that these commands offer; the flavour is always debug."""
 

@@ -34,13 +34,13 @@ class MutantChoice:
     sample: Annotated[int, typer.Option(min=0, help="Number of mutants to try; 0: all.")] = 0
     seconds: Annotated[
         float,
-        typer.Option(min=0, help="Try no mutant after N seconds, compiling and baseline runs included; 0: no limit."),
+        typer.Option(min=0, help="Start no mutant after N seconds, including compilation and baselines; 0: no limit."),
     ] = 0
     most: Annotated[
         int, typer.Option(min=0, help="Try a mutant only in the N fastest cases with the same launches; 0: all.")
     ] = 0
     upstream: Annotated[
-        bool, typer.Option("--upstream", help="Judge as llama.cpp's test does: with its bound on the NMSE only.")
+        bool, typer.Option("--upstream", help="Judge as llama.cpp's test does: only with its bound on the NMSE.")
     ] = False
 
 

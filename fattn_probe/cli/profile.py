@@ -44,7 +44,7 @@ def profile(
     build: Annotated[BuildFlags, offered(*OF_BUILD)],
     simulate: Annotated[Simulate, offered("threads")],
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw the roofline to this .png or .svg file.", dir_okay=False)
+        Path | None, typer.Option("--plot", help="Draw the roofline in this .png or .svg file.", dir_okay=False)
     ] = None,
     as_json: flags.Json = False,
 ) -> None:

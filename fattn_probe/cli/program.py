@@ -43,7 +43,7 @@ class Compiling:
 
 
 def program(
-    file: Annotated[Path, typer.Argument(help="A CUDA or HIP program in one file, with its main().", metavar="FILE")],
+    file: Annotated[Path, typer.Argument(help="A CUDA or HIP program in one file, including main().", metavar="FILE")],
     arguments: Annotated[
         list[str] | None, typer.Argument(help="The program's own arguments, after `--`.", metavar="-- ARGS")
     ] = None,

@@ -58,7 +58,7 @@ class SuiteChoice:
         str,
         typer.Option(
             "--base",
-            help="Compare with the merge base of the checkout and this branch, which is run too; "
+            help="Compare with the merge base of the checkout and this branch, which is also run; "
             "nothing runs if no attention file differs.",
             metavar="BRANCH",
         ),

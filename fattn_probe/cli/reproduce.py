@@ -43,10 +43,12 @@ def reproduce(
         Path | None, typer.Option("--out", help="A new folder; default: reproduce-CASE.", metavar="DIR")
     ] = None,
     case: flags.CaseName = "",
-    on: Annotated[str, typer.Option("--on", help="Run it here first: sim:ID, gpu, gpu:N, cpu.", metavar="TARGET")] = "",
+    on: Annotated[
+        str, typer.Option("--on", help="Run it on this target first: sim:ID, gpu, gpu:N, cpu.", metavar="TARGET")
+    ] = "",
     wanted: Annotated[
         Wanted,
-        typer.Option("--as", help="line of upstream's test, patch to its list, or a file; auto: the first to fail."),
+        typer.Option("--as", help="line for upstream's test, patch to its list, or C++ file; auto: first to fail."),
     ] = "auto",
     history_file: HistoryFile = DEFAULT_HISTORY,
     as_json: flags.Json = False,

@@ -29,7 +29,7 @@ def run(
         typer.Option("--captures", file_okay=False, help="Write a GGUF capture of each run to this folder."),
     ] = None,
     repeat: Annotated[
-        int, typer.Option("--repeat", min=1, max=MOST_REPEATS, help="Timed runs; the median is shown.")
+        int, typer.Option("--repeat", min=1, max=MOST_REPEATS, help="Number of timed runs; the median is shown.")
     ] = 1,
     as_json: flags.Json = False,
 ) -> None:

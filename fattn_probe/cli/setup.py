@@ -46,7 +46,7 @@ class Where:
     on: flags.On = ""
     devices: flags.Devices = None
     timeout: Annotated[
-        float, typer.Option("--timeout", callback=flags.seconds, help="Time limit of a run, in seconds.")
+        float, typer.Option("--timeout", callback=flags.seconds, help="Time limit per run, in seconds.")
     ] = 600.0
 
 
@@ -91,7 +91,7 @@ class Simulate:
             "--schedule",
             min=0,
             max=2**31 - 1,
-            help="Simulator: seed of an adversarial order of threads; 0: the normal order.",
+            help="Simulator: seed of an adversarial thread order; 0: the normal order.",
         ),
     ] = 0
     threads: Annotated[

@@ -23,7 +23,7 @@ def source_list(as_json: flags.Json = False) -> None:
 def source_get(
     spec: Annotated[str, typer.Argument()] = DEFAULT_SOURCE,
     allow_unverified: Annotated[
-        bool, typer.Option("--allow-unverified", help="Accept a release for which the index gives no sha256.")
+        bool, typer.Option("--allow-unverified", help="Accept a release for which the package index has no sha256.")
     ] = False,
     as_json: flags.Json = False,
 ) -> None:

@@ -83,7 +83,7 @@ class ShownStudy:
 
     steps: Annotated[int, typer.Option(help="Number of steps to print.", min=0)] = STEPS
     html: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Write a page that steps through the algorithm to this file.")
+        Path | None, typer.Option(dir_okay=False, help="HTML page to write, which steps through the algorithm.")
     ] = None
     as_json: flags.Json = False
 
@@ -98,7 +98,7 @@ def study(
     build: Annotated[BuildFlags, offered("source", "patch")],
     algorithm: Annotated[Algorithm, typer.Option(help="The algorithm to show; all algorithms are run.")] = "fa2",
     table3: Annotated[
-        int | None, typer.Option(help="Measure table 3 of the FlashAttention-3 paper, on N heads.", metavar="N", min=1)
+        int | None, typer.Option(help="Reproduce table 3 of the FlashAttention-3 paper on N heads.", metavar="N", min=1)
     ] = None,
     shown: ShownStudy,
 ) -> None:
