@@ -84,8 +84,7 @@ def capture(
     request = model.request(every=every)
     target = parse_target(on, load_devices(where.devices))
     with Activity(NOTES) as activity:
-        options = setup.run_options(build, where, simulate, models=True)
-        session = setup.session_of(options, activity)
+        session = setup.session_of(setup.run_options(build, where, simulate, models=True), activity)
         place = place_of_model(target)
         index = ModelCapture(session, request, target, out, activity.note, activity.step, place).run()
         values = described(index, out, activity.step) if stats else {}

@@ -50,8 +50,7 @@ def with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
         if not (isinstance(kind, type) and is_dataclass(kind)):
             parameters[name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
             continue
-        offer = next((extra for extra in extras if isinstance(extra, Offered)), offered())
-        found = _parameters(kind, offer)
+        found = _parameters(kind, next((extra for extra in extras if isinstance(extra, Offered)), offered()))
         if both := parameters.keys() & found.keys():
             raise TypeError(f"{command.__name__}: two parameters have the flag {', '.join(both)}")
         parameters |= found

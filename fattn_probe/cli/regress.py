@@ -205,8 +205,7 @@ def repeating(outcome: Outcome, build: BuildFlags, where: Where) -> list[str] | 
         more |= {"sanitize": ",".join(ran.sanitize), "quants": "" if build.folder else ",".join(ran.quants)}
         more |= {"repeat": checks.repeat if checks.repeat > 1 else 0, "roundings": checks.roundings}
         more |= {"kernels": checks.kernels, "batch_invariance": bool(checks.batch_invariance)}
-        flags = setup.same_again(build.source, build, where, on=on, **more)
-        return ["fattn-probe", "compare", result.name, *flags]
+        return ["fattn-probe", "compare", result.name, *setup.same_again(build.source, build, where, on=on, **more)]
     return None
 
 

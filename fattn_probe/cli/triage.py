@@ -40,10 +40,8 @@ def triage(
     targets = setup.targets_of(where)
     with Activity(NOTES) as activity, scratch() as recorded:
         options = setup.run_options(build, where, simulate, models=True)
-        session = setup.session_of(options, activity)
-        result = Triage(session, request, targets, recorded, activity).run()
-        source = str(options.tree and options.tree.spec)
-        advice = advice_of(result, folder, setup.same_again(source, build, where))
+        result = Triage(setup.session_of(options, activity), request, targets, recorded, activity).run()
+        advice = advice_of(result, folder, setup.same_again(str(options.tree and options.tree.spec), build, where))
         run = result.run
         found = {"command": shlex.join(["fattn-probe", *sys.argv[1:]])}
         found |= {"model": f"{run['model']['file']} ({run['model'].get('description', '?')})"}

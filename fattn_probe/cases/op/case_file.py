@@ -241,8 +241,7 @@ def case_of(file: GgufFile) -> CaseFile:
                 _ne(file, f"fattn.shared.{name}.ne"),
             )
             numbers = file.several(f"fattn.shared.{key}", int)
-            data = read_blocks(file.path, numbers, Root(name, type, ne).nbytes)
-            tensors[name] = TensorData(type, ne, data)
+            tensors[name] = TensorData(type, ne, read_blocks(file.path, numbers, Root(name, type, ne).nbytes))
     views = {name: _view(file, tensors, name) for name in names}
     roots = {}
     for name in {view.root: None for view in views.values()}:

@@ -114,8 +114,7 @@ def expand(scenario: Scenario) -> list[Case]:
     Scenarios from `load` and `from_ops` are already checked.
     """
     if not scenario.cases:
-        settings = scenario.model_dump(mode="json", exclude_unset=True)
-        scenario = checked(settings, scenario.name, scenario.name)
+        scenario = checked(scenario.model_dump(mode="json", exclude_unset=True), scenario.name, scenario.name)
     names = case_names(scenario.name, [variation for variation, _ in scenario.cases])
     return [resolve(case, name, scenario.name) for (_, case), name in zip(scenario.cases, names, strict=True)]
 

@@ -24,8 +24,7 @@ def folder(kind: Kind) -> Path:
 
 def files(kind: Kind) -> list[Path]:
     """The shipped files of a kind; those in subfolders come last."""
-    found = folder(kind).glob(PATTERNS[kind])
-    return sorted(found, key=lambda path: (len(path.parts), path))
+    return sorted(folder(kind).glob(PATTERNS[kind]), key=lambda path: (len(path.parts), path))
 
 
 def name_of(kind: Kind, path: Path) -> str:

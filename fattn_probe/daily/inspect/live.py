@@ -73,14 +73,11 @@ def debug(inspector: Inspector, case: Case, inputs: Mapping[str, Bytes], target:
         block_at(facts, at.block, at.warp, where)
     build = inspector.session.build_for(target, RUNNER)
     with inspector.place(case, inputs) as folder, at_rest(build) as programs:
-        plan = plan_of(inspector, facts, target, at)
-        (folder / "plan.json").write_text(json.dumps(plan))
-        root = Path(fattn_probe.__file__).parents[1]
-        python = START.format(root=str(root), plan=str(folder / "plan.json"))
+        (folder / "plan.json").write_text(json.dumps(plan_of(inspector, facts, target, at)))
+        python = START.format(root=str(Path(fattn_probe.__file__).parents[1]), plan=str(folder / "plan.json"))
         program = [str(programs.runner), *inspector.words(target)]
         words = [*debugger, "-q", "-ex", f"python {python}", "--args", *program]
-        environment = {**os.environ, "DEBUGINFOD_URLS": "", **inspector.session.env(target)}
-        return hand_over(words, environment, folder)
+        return hand_over(words, {**os.environ, "DEBUGINFOD_URLS": "", **inspector.session.env(target)}, folder)
 
 
 def plan_of(inspector: Inspector, facts: Facts, target: Target, at: TracePlace) -> dict[str, Any]:

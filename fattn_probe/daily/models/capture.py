@@ -123,8 +123,7 @@ class Recorder:
         raw = np.memmap(self.raw, np.uint8, "r")
         place = {name: str(getattr(self.offer, name)) for name in ("layer", "step", "part", "phase")}
         case = case_of_op(self.offer.name, described, raw)
-        provenance = {**self.provenance, **place, "ran_on": words_of(ran_on)}
-        own = capture_of_op(case, described, raw, provenance)
+        own = capture_of_op(case, described, raw, {**self.provenance, **place, "ran_on": words_of(ran_on)})
         found = self.kept(replace(own, launches=self.launches.launched(), device=self.model["device"]))
         path = self.folder / f"{self.offer.name}.gguf"
         with deferred():  # an interrupt between these two lines would leave a file that the index does not list
@@ -201,8 +200,7 @@ class ModelCapture:
         blocks = QuantBlocks(self.folder)
 
         def attempt(build: Build) -> Missing | Index:
-            argv = [str(build.program(self.program)), *words]
-            return self.attempt(argv, env, folder, architecture, blocks)
+            return self.attempt([str(build.program(self.program)), *words], env, folder, architecture, blocks)
 
         found = self.session.completing(self.request.model.name, self.model_on, self.program, attempt)
         assert isinstance(found, Index), "a missing function is compiled"

@@ -227,14 +227,12 @@ class Walk:
         if ending is None:
             return nodes
         rest = self.run(request, [op for op in ops if op != stopped])
-        own = replace(rest[len(nodes)], on={str(self.target): blamed(ending)})
-        return (*nodes, own, *rest[len(nodes) + 1 :])
+        return (*nodes, replace(rest[len(nodes)], on={str(self.target): blamed(ending)}), *rest[len(nodes) + 1 :])
 
     def attempt(self, argv: list[str]) -> Missing | Reached:
         """Run the program once."""
         reader = TensorReader(self.target, self.step)
-        env = self.session.env(self.target, CAPTURE)
-        done = converse(argv, env, self.session.options.timeout, reader.answer)
+        done = converse(argv, self.session.env(self.target, CAPTURE), self.session.options.timeout, reader.answer)
         ending = parse_ending(done) if reader.running else None
         if isinstance(ending, Finding | Failed):
             shown = symbolised(ending) if isinstance(ending, Finding) else ending

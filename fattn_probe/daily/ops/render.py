@@ -42,8 +42,7 @@ def live(console: Console) -> Iterator[OnResult]:
 
 def short(case: str) -> str:
     """The first parameters of a case, enough to recognise it."""
-    inner = case.partition("(")[2].rstrip(")")
-    return ",".join(inner.split(",")[:7]) or case
+    return ",".join(case.partition("(")[2].rstrip(")").split(",")[:7]) or case
 
 
 def render(report: OpsReport) -> Group:

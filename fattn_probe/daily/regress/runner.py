@@ -67,8 +67,7 @@ class Outcome:
     def counts(self) -> dict[str, int]:
         """The number of cases by status; `not run` counts those that a stopped run did not reach."""
         statuses = [result.status for result in self.results.values()]
-        found = {status: statuses.count(status) for status in ORDER}
-        return found | {"not run": self.planned - len(statuses)}
+        return {status: statuses.count(status) for status in ORDER} | {"not run": self.planned - len(statuses)}
 
     @property
     def alarms(self) -> list[Change]:
@@ -82,8 +81,7 @@ class Outcome:
         uncompiled = sum(result.uncompiled for result in self.results.values())
         gone = self.counts["lost"] - uncompiled + (0 if first else self.counts["not run"])
         kinds = NO_VERDICT - {ChangeKind.NOT_RUN} if first else NO_VERDICT
-        missing = sum(change.kind in kinds for change in self.changes)
-        return max(gone, missing) / max(self.planned, 1)
+        return max(gone, sum(change.kind in kinds for change in self.changes)) / max(self.planned, 1)
 
     @property
     def unjudged(self) -> list[Result]:

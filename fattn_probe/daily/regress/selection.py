@@ -108,8 +108,7 @@ def upstream_cases(listed: Iterable[OpResult], *, separate_V: bool) -> tuple[lis
         try:
             case = resolve(from_ops(item.case, separate_V=separate_V), name, "upstream")
         except InputError as error:
-            digest = short(item.case)
-            settled.append(_settled(name, digest, item, f"cannot be replayed: {error}"))
+            settled.append(_settled(name, short(item.case), item, f"cannot be replayed: {error}"))
             continue
         if item.status == "ok":
             cases.append(case)

@@ -136,8 +136,7 @@ def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 def run_json(run: Run) -> dict[str, Any]:
     """A run in the history, for JSON, with its settings."""
-    fields = {name: value for name, value in asdict(run).items() if name != "settings"}
-    return fields | settings_json(run)
+    return {name: value for name, value in asdict(run).items() if name != "settings"} | settings_json(run)
 
 
 def settings_json(run: Run) -> dict[str, Any]:

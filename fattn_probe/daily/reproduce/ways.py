@@ -158,8 +158,7 @@ def words_of(result: OpResult) -> str:
 
 def pattern_of(case: str) -> str:
     """The regular expression for `test-backend-ops -p` that matches only that case."""
-    parameters = case.removeprefix(f"{OP}(").removesuffix(")")
-    return "^" + SPECIAL.sub(r"\\\1", parameters) + "$"
+    return "^" + SPECIAL.sub(r"\\\1", case.removeprefix(f"{OP}(").removesuffix(")")) + "$"
 
 
 STRUCT = re.compile(r"^struct test_flash_attn_ext\b.*?^\};", re.DOTALL | re.MULTILINE)

@@ -81,8 +81,7 @@ def advice_of(result: TriageResult, folder: Path, flags: Sequence[str]) -> list[
 
 def fattn(why: str, command: str, files: Sequence[str], target: str, flags: Sequence[str], *rest: str) -> Advice:
     """A fattn-probe command for case files and a target."""
-    words = ["fattn-probe", command, *files, "--on", target, *flags, *rest]
-    return Advice(why, shlex.join(words))
+    return Advice(why, shlex.join(["fattn-probe", command, *files, "--on", target, *flags, *rest]))
 
 
 COLUMNS = ("layer", "on", "attention", "other ops", "nearest to its limit", "tensors")

@@ -69,8 +69,7 @@ def counted(counters: Path, source: Path) -> Iterator[CountedLine]:
         raise BuildError("gcov, which comes with g++, is not installed; install it: `sudo apt install g++`")
     texts: dict[str, list[str]] = {}
     for notes in sorted(counters.rglob("*.gcno")):
-        command = [gcov, "--json-format", "--stdout", "--branch-probabilities", notes.name]
-        done = run(command, cwd=notes.parent)
+        done = run([gcov, "--json-format", "--stdout", "--branch-probabilities", notes.name], cwd=notes.parent)
         if done.code:
             raise LostError(f"gcov cannot read {notes}: {done.stderr.strip()}")
         yield from parse(json.loads(done.stdout), source, texts)

@@ -223,8 +223,7 @@ def render(run: FuzzRun, words: Sequence[str] = ()) -> RenderableType:
     for one in run.smallest:
         command = shlex.join(["fattn-probe", "compare", str(one.path), *words])
         shown.append(Text(f"\n{one.text}# {one.result.reason}\n$ {command}"))
-    table = Table(("on", "kernels", "cases", *COLUMNS), tuple(rows))
-    return Group(table, Text(), *map(Text, summary(run)), *shown)
+    return Group(Table(("on", "kernels", "cases", *COLUMNS), tuple(rows)), Text(), *map(Text, summary(run)), *shown)
 
 
 def summary(run: FuzzRun) -> Iterator[str]:

@@ -191,5 +191,4 @@ def own(words: str, report: Report = silent) -> CompiledContender:
 
 def shipped(name: str, report: Report = silent) -> CompiledContender:
     """The naive or the tiled kernel."""
-    keys = {"naive": 1, "tiled": 16}
-    return CompiledContender(name, CUDA / f"{name}.cuh", name, "fa2", keys[name], report)
+    return CompiledContender(name, CUDA / f"{name}.cuh", name, "fa2", {"naive": 1, "tiled": 16}[name], report)

@@ -86,8 +86,7 @@ def attend(backend: str, asked: Arrays, target: Target, how: How) -> Attended:
 
 def chosen(torch: ModuleType, backend: str) -> Any:  # noqa: ANN401 (a context manager of an optional package)
     """A context in which scaled_dot_product_attention may use only one backend."""
-    attention = load("torch.nn.attention", EXTRA)
-    return attention.sdpa_kernel(getattr(torch.nn.attention.SDPBackend, BACKENDS[backend]))
+    return load("torch.nn.attention", EXTRA).sdpa_kernel(getattr(torch.nn.attention.SDPBackend, BACKENDS[backend]))
 
 
 def visible(mask: Floats | None, n_q: int, n_kv: int, *, causal: bool) -> Halves | None:

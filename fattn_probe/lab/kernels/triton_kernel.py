@@ -86,8 +86,7 @@ CONFIGS = [triton.Config({"ROWS": r, "COLUMNS": c}, num_warps=w, num_stages=s) f
 
 def tuned():
     """The kernel with the fastest block sizes, measured on the GPU once for each op size."""
-    key = ["n_q", "n_kv", "HSK", "HSV", "CAUSAL", "MASKED"]
-    return triton.autotune(configs=CONFIGS, key=key)(attention)
+    return triton.autotune(configs=CONFIGS, key=["n_q", "n_kv", "HSK", "HSV", "CAUSAL", "MASKED"])(attention)
 
 
 def is_interpreted() -> bool:
@@ -103,5 +102,4 @@ def compiled(arch: int, hsk: int, hsv: int, *, causal: bool, masked: bool):
     types |= dict.fromkeys(("n_head", "group", "n_q", "n_kv"), "i32") | dict.fromkeys(constants, "constexpr")
     aligned = {(place,): [["tt.divisibility", 16]] for place, name in enumerate(types) if types[name].startswith("*")}
     source = triton.compiler.ASTSource(attention, types, constants, aligned)
-    target = triton.backends.compiler.GPUTarget("cuda", arch, 32)
-    return triton.compile(source, target=target)
+    return triton.compile(source, target=triton.backends.compiler.GPUTarget("cuda", arch, 32))

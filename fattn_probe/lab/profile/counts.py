@@ -189,8 +189,7 @@ DIM = re.compile(r"\d+")
 def options() -> tuple[str, ...]:
     """The options for ncu: one regular expression, with which ncu omits metrics that a GPU lacks instead of failing."""
     names = "|".join(re.escape(metric) for metric in ASKED)
-    metrics = f"regex:^({names})$"
-    return ("--csv", "--print-units", "base", "--target-processes", "all", "--metrics", metrics)
+    return ("--csv", "--print-units", "base", "--target-processes", "all", "--metrics", f"regex:^({names})$")
 
 
 def find_ncu() -> Path:

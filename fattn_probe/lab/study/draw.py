@@ -96,8 +96,7 @@ def standard_picture(reads: Mapping[str, int], writes: Mapping[str, int]) -> Tex
         ("O = P V", f"P {reads['P']}, V {reads['V']}", f"O {writes['O']}"),
     )
     width = max(len(read) for _, read, _ in passes)
-    lines = [f"{what:<15} {read:>{width}}  ->  {written}" for what, read, written in passes]
-    return Text("\n".join(lines))
+    return Text("\n".join([f"{what:<15} {read:>{width}}  ->  {written}" for what, read, written in passes]))
 
 
 def stream_k_facts(subject: Subject) -> Facts:

@@ -79,8 +79,7 @@ def standard(s: FormulaSizes) -> Formula:
         FormulaTerm("S, P", "2 N_q N_kv", 2 * s.scores),
         *s.mask(),
     )
-    writes = (FormulaTerm("S, P", "2 N_q N_kv", 2 * s.scores), _output(s))
-    return Formula(reads, writes, "Θ(N d + N²)")
+    return Formula(reads, (FormulaTerm("S, P", "2 N_q N_kv", 2 * s.scores), _output(s)), "Θ(N d + N²)")
 
 
 def flash_attention_1(s: FormulaSizes, B_c: int) -> Formula:

@@ -114,8 +114,7 @@ def _facts(steps: tuple[StepRow, ...], tiles: list[tuple[int, int]], grid: Grid,
             else:
                 runs.append(TileWork(0, 0, 0, jt, kb0, kb0 + 1))
         blocks.append(BlockWork(worker, (worker, 0, 0), 0, 0, tuple(runs)))  # a worker's share is only these
-    choice = Choice("mma_f16", "", {}, {"nbatch_fa": B_c})
-    return Facts({}, choice=choice, grid=grid, blocks=tuple(blocks))
+    return Facts({}, choice=Choice("mma_f16", "", {}, {"nbatch_fa": B_c}), grid=grid, blocks=tuple(blocks))
 
 
 def _scheduled(replay: Replay, scheduled: Scheduled) -> Replay:

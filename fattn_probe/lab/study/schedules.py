@@ -131,8 +131,7 @@ def schedule_head(head: StudyHead, B_r: int, B_c: int, *, schedule: Schedule, st
     )
     timeline = run(plan)
     broken = broken_rules(timeline.events, plan, complete=not timeline.deadlock)
-    registers = registers_of(plan, B_r, B_c, head.hsv)
-    return Scheduled(plan, tiles, timeline, tuple(broken), registers, table_of(plan))
+    return Scheduled(plan, tiles, timeline, tuple(broken), registers_of(plan, B_r, B_c, head.hsv), table_of(plan))
 
 
 def table_of(plan: WarpgroupPlan) -> tuple[Taken, ...]:

@@ -96,8 +96,7 @@ def prepare(growth: Growth, request: BuildRequest, sources: Sources, contents: C
             if LAUNCHES_PREFIX in file:
                 growth.write(f"{cuda}/{file}", launches_text(sources.launched_by(file)))
             elif COMMON_OF.search(file):
-                text = common_text(file, sources.launched_by(file), common)
-                growth.write(f"{cuda}/{file}", headers_line + text)
+                growth.write(f"{cuda}/{file}", headers_line + common_text(file, sources.launched_by(file), common))
         headers = sorted({case.header for case in sources.cases.values()})
         for file in contents.sources:
             if BODY_PREFIX in file:

@@ -83,8 +83,7 @@ def parse_nm(text: str) -> tuple[set[str], set[str]]:
 def missing_symbols(objects: str, libraries: Iterable[str]) -> list[str]:
     """The symbols that neither the objects nor the libraries define; each argument is nm's output."""
     defined, undefined = parse_nm(objects)
-    provided = defined.union(*(parse_nm(text)[0] for text in libraries))
-    return sorted(undefined - provided - LINKER_SYMBOLS)
+    return sorted(undefined - defined.union(*(parse_nm(text)[0] for text in libraries)) - LINKER_SYMBOLS)
 
 
 def render_stubs(symbols: Iterable[str]) -> str:

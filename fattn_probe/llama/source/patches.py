@@ -92,8 +92,7 @@ def load(path: Path) -> Patch:
     lines = _HEADER.findall(text.partition("\n--- ")[0])
     keys = tuple((found["key"], found["value"].strip()) for line in lines if (found := _KEY.fullmatch(line)))
     about = " ".join(line.strip() for line in lines if not _KEY.fullmatch(line)).strip()
-    name = re.sub(r"(\.[a-z])?\.patch$", "", path.name)  # NAME from `NAME.patch`, or from `NAME.a.patch` for one era
-    return Patch(name, path, about, keys, text)
+    return Patch(re.sub(r"(\.[a-z])?\.patch$", "", path.name), path, about, keys, text)
 
 
 def find(name_or_file: str, tree: Tree) -> Patch:

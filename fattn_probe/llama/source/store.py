@@ -92,8 +92,7 @@ def linked(ggml: Path) -> Path:
         for name, target in (("ggml", ggml), *((name, ggml / name) for name in OUTSIDE_GGML)):
             (folder / name).symlink_to(target)
 
-    key = f"ggml-{short(str(ggml), 12)}"
-    return get_or_make(SOURCES, key, link, lambda folder: (folder / "ggml").is_symlink())
+    return get_or_make(SOURCES, f"ggml-{short(str(ggml), 12)}", link, lambda folder: (folder / "ggml").is_symlink())
 
 
 def entries() -> dict[str, SourceEntry]:

@@ -19,8 +19,7 @@ from fattn_probe.machine.debug.protocol import without_parameters
 
 def half_value(value: gdb.Value) -> float:
     """The number in a 16-bit float: bf16 if the type's name contains this word, otherwise f16."""
-    fields = {field.name: field for field in value.type.strip_typedefs().fields()}
-    name = "bits" if "bits" in fields else "__x"
+    name = "bits" if "bits" in {field.name for field in value.type.strip_typedefs().fields()} else "__x"
     bits = int(value[name]) & 0xFFFF
     if "bfloat" in str(value.type):
         return float(struct.unpack("<f", struct.pack("<I", bits << 16))[0])

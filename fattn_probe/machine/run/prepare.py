@@ -307,8 +307,7 @@ def kernels_of_build(request: BuildRequest, cases: Sequence[Case], progress: Rep
         options = replace(options, flavour=request.flavour, sanitize=request.sanitize)
     real = request.engine == "cuda" and has_gpu() and gpu_arch(0) == request.arch
     target = Target("cuda") if real else Target("sim", device_of(request.arch))
-    found = required_kernels(Session(options, progress), cases, target)
-    return as_compiled(found, request.engine, request.flavour)
+    return as_compiled(required_kernels(Session(options, progress), cases, target), request.engine, request.flavour)
 
 
 def dry_launches(session: Session, case: Case, target: Target) -> tuple[LaunchRecord, ...]:

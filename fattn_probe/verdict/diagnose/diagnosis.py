@@ -360,7 +360,6 @@ def with_another(found: Diagnosis, evidence: Evidence, dst: F32) -> Diagnosis:
     if rows < AGREED * number:
         return found
     detail = f"{int(differs.sum())} of {differs.size} elements differ"
-    words = "two runs give different bits: a race, or unwritten memory"
-    cause = Cause("nondeterministic", words, detail)
+    cause = Cause("nondeterministic", "two runs give different bits: a race, or unwritten memory", detail)
     worst = tuple(replace(element, cause=cause) for element in found.worst)
     return replace(found, causes=(Said(cause, rows, number, rows / number),), worst=worst)

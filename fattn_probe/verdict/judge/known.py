@@ -114,8 +114,7 @@ class Defect(Spec):
 
     def match(self, failure: Failure, origin: SourceOrigin) -> Known | None:
         """The result for a failure with the signs of this defect; None without these signs."""
-        found = [self.judged(signs, origin) for signs in self.signs if signs.match(failure)]
-        return best(filter(None, found))
+        return best(filter(None, [self.judged(signs, origin) for signs in self.signs if signs.match(failure)]))
 
     def judged(self, signs: Signs, origin: SourceOrigin) -> Known | None:
         """The result from the code for a failure with these signs; None if the code that ran lacks the defect."""

@@ -107,6 +107,5 @@ def plot_row(row: Judgement, folder: Path) -> Iterator[Path]:
     name = re.sub(r"[^\w.=+@-]", "-", f"{row.case}@{row.on}")
     paths = [folder / f"{name}.{ending}" for ending in ("png", "svg")]
     title = f"{row.case} on {row.on}: {row.status.value}{holes}"
-    unit = "largest error / expected error of the row"
-    plot([found.drawing for found in maps], paths, (9.0, 3.6), title, unit)
+    plot([found.drawing for found in maps], paths, (9.0, 3.6), title, "largest error / expected error of the row")
     yield from paths

@@ -43,8 +43,7 @@ def render(rows: Sequence[Judgement], maps: bool = True) -> RenderableType:
 
     With `maps`, the first failed rows get error maps. A known defect of llama.cpp is explained once.
     """
-    cells = tuple(_cells(row) for row in rows)
-    table = Table(COLUMNS, cells, heading=("verdict", "case\non"), spaced=True)
+    table = Table(COLUMNS, tuple(_cells(row) for row in rows), heading=("verdict", "case\non"), spaced=True)
     return Group(table, Text(), *explanations(rows, maps))
 
 

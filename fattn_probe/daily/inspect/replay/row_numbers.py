@@ -65,10 +65,8 @@ class _Recorder(MmaMachine):
         """Process a step, and store the column's state."""
         self.P = None
         super().step(state, step)
-        sums = state.rowsum[0, :, 0].sum(axis=-1)
-        joined, scale = combined(state.maximum[0, :, 0], sums, state.VKQ[0, :, 0])
-        rows = self.plan.kernel.nbatch_fa
-        found = np.zeros(rows)
+        joined, scale = combined(state.maximum[0, :, 0], state.rowsum[0, :, 0].sum(axis=-1), state.VKQ[0, :, 0])
+        found = np.zeros(self.plan.kernel.nbatch_fa)
         if self.P is not None:  # (warps, chunks, rows of a chunk); the rows are dealt to the warps chunk by chunk
             found = (self.P[0, :, 0] * scale[:, None, None]).swapaxes(0, 1).reshape(-1)
         self.seen.append(replace(joined, P=found))

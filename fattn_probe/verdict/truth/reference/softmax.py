@@ -48,8 +48,7 @@ class RunningSoftmax:
         Every logit is -inf or at most `bound` in absolute value. `room` (rows, hsv), if given, is overwritten.
         """
         if not (self.plain and bound <= SAFE):
-            shift = self.raise_maximum(logits.max(axis=1))
-            np.subtract(logits, shift[:, None], out=logits)
+            np.subtract(logits, self.raise_maximum(logits.max(axis=1))[:, None], out=logits)
         np.exp(logits, out=logits)
         self.total += logits @ np.ones(logits.shape[1])
         self.weighted += np.matmul(logits, values, out=room)

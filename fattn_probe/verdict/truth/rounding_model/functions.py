@@ -26,8 +26,7 @@ TANH_BITS = (17, 17, 17, 18, 18, 19, 19, 19, 20, 21, 20)
 @cache
 def _table(name: str, dtype: str) -> npt.NDArray[Any]:
     """A table of the hardware's results; a table of first differences (`.diff32.`) is summed up."""
-    packed = gzip.decompress((files("fattn_probe") / "native/sim/data" / name).read_bytes())
-    values = np.frombuffer(packed, dtype)
+    values = np.frombuffer(gzip.decompress((files("fattn_probe") / "native/sim/data" / name).read_bytes()), dtype)
     return np.cumsum(values, dtype=np.int32) if ".diff32." in name else values
 
 

@@ -98,8 +98,7 @@ class MmaMachine:
         KQ = self.logits(rows, mask)
         batch, columns, _ = KQ.shape  # to (batch, warps, columns, chunks, rows of a chunk)
         KQ = np.moveaxis(KQ.reshape(batch, columns, -1, self.plan.kernel.warps_per_column, self.plan.chunk), 3, 1)
-        P = self.exponentials(state, KQ)
-        self.add_values(state, P, rows)
+        self.add_values(state, self.exponentials(state, KQ), rows)
 
     def logits(self, rows: slice, mask: F32) -> F32:
         """KQ with softcap and mask, (batch, columns, rows)."""

@@ -72,8 +72,7 @@ def mma_machines(
     begins = plan.begins(ntiles(grid), grid.iter_k)
 
     def machine(batches: Sequence[Batch]) -> MmaMachine:
-        columns = _side_by_side([_columns(operands, plan, batch, begins) for batch in batches])
-        return MmaMachine(plan, columns)
+        return MmaMachine(plan, _side_by_side([_columns(operands, plan, batch, begins) for batch in batches]))
 
     for batches in _together(_batches(operands, plan, grid, n_kv_max, wanted)):
         yield batches, partial(machine, batches)

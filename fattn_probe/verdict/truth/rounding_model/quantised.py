@@ -42,8 +42,7 @@ def codes_of(case: Case, inputs: dict[str, Bytes], name: str) -> Codes:
     view = case.op.tensors[name]
     size = type_size(view.type)
     shape = (*view.ne[:0:-1], view.ne[0] // BLOCK, size)  # (ne[3], ne[2], ne[1], blocks of a row, bytes of a block)
-    memory = inputs[view.root][view.offset :]
-    blocks = np.lib.stride_tricks.as_strided(memory, shape, (*view.nb[:0:-1], size, 1))
+    blocks = np.lib.stride_tricks.as_strided(inputs[view.root][view.offset :], shape, (*view.nb[:0:-1], size, 1))
     scales = np.ascontiguousarray(blocks[..., :4]).view(np.float16).astype(np.float32)
     m = scales[..., 1] if view.type.endswith("_1") else None
     code = _unpacked(view.type, blocks).astype(np.float32)
@@ -58,8 +57,7 @@ def _unpacked(type_: str, blocks: Bytes) -> npt.NDArray[np.integer]:
     low = np.concatenate([body[..., -16:] & 15, body[..., -16:] >> 4], axis=-1)
     if type_.startswith("q4"):
         return low
-    high = np.unpackbits(np.ascontiguousarray(body[..., :4]), axis=-1, bitorder="little")
-    return np.asarray(low | high << 4)
+    return np.asarray(low | np.unpackbits(np.ascontiguousarray(body[..., :4]), axis=-1, bitorder="little") << 4)
 
 
 def quantised_q8_1(values: F32, functions: FloatFunctions) -> Codes:

@@ -102,8 +102,7 @@ class VecMachine:
         KQ = np.moveaxis(KQ.reshape(len(KQ), -1, blocks, warps, LANES), 1, 0)
         V = self.operands.V[place]
         V = np.pad(V, [(0, -len(V) % (plan.kernel.nbatch_fa * blocks)), (0, 0)])
-        values = V.reshape(-1, blocks, warps, threads_V, LANES // threads_V, plan.kernel.DKQ)
-        return self.rounds(KQ, values)
+        return self.rounds(KQ, V.reshape(-1, blocks, warps, threads_V, LANES // threads_V, plan.kernel.DKQ))
 
     def logits(self, Q: F32, place: tuple[int, int]) -> F32:
         """Q K, (columns, rows)."""
