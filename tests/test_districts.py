@@ -48,8 +48,7 @@ def modules():
 
 
 def test_every_district_and_room_is_listed_once_and_what_is_imported_stands_earlier():
-    there = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in modules()}
-    assert set(DISTRICTS) == there - DOORS
+    assert set(DISTRICTS) == {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in modules()} - DOORS
     for district in DISTRICTS[:-1]:
         inside = {path.name.removesuffix(".py") for path in (PACKAGE / district).iterdir()}
         assert sorted(ROOMS[district]) == sorted(inside - {"__init__", "__pycache__"}), district

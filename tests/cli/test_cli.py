@@ -50,8 +50,7 @@ class TestOnTheSimulator:
     def test_another_order_of_warps_gives_the_same_bits(self, tmp_path):
         for seed in ("0", "7"):
             probe("run", "gqa", "--on", "sim:h200", "--schedule", seed, "--captures", str(tmp_path / seed))
-        files = [str(tmp_path / seed / "gqa@sim-h200.gguf") for seed in ("0", "7")]
-        assert answer("compare", *files)["share"] == 1
+        assert answer("compare", *[str(tmp_path / seed / "gqa@sim-h200.gguf") for seed in ("0", "7")])["share"] == 1
 
     def test_a_tolerance_that_is_too_tight_fails(self, tmp_path):
         text = (ROOT / "scenarios/gqa.yaml").read_text()

@@ -81,8 +81,7 @@ def index(tmp_path, monkeypatch):
 def test_a_bomb_from_an_index_is_one_message_and_leaves_nothing(probe, index, tmp_path):
     (index / FILE).write_bytes(ARCHIVES["zeros"][0]())
     probe("source", "get", SPEC, "--allow-unverified").refused(2, TOO_LARGE)
-    left = [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix != ".lock"]
-    assert left == []
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix != ".lock"] == []
 
 
 @pytest.mark.parametrize("name", ["cut", "text", "empty", "no tree", "leaves"])

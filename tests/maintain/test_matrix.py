@@ -82,8 +82,7 @@ def test_each_release_is_in_one_part():
 
 
 def test_a_release_beside_the_matrix_has_a_row_and_no_column():
-    other = "pypi:llama-cpp-python==0.3.30"
-    said = page([*CELLS, MatrixCell(other, "?", "sim:h200", "9.0", "2026-11-25", 360, 7)])
+    said = page([*CELLS, MatrixCell("pypi:llama-cpp-python==0.3.30", "?", "sim:h200", "9.0", "2026-11-25", 360, 7)])
     assert "| GPU | cc | 0.2.8 | 2026.10.11549 |" in said
     assert "| llama-cpp-python 0.3.30 | e3a74b299085 | 2026-06-16 | 360, 7 unsupported | 2026-11-25 |" in said
     assert "| xllamacpp 0.2.14 | b8352 | 2026-03-20 | not run | - |" in said

@@ -47,8 +47,7 @@ def test_histories_of_two_machines_make_one_page(tmp_path):
 
 
 def test_without_time_everything_is_left_but_what_the_history_has(tmp_path):
-    history = recorded(tmp_path / "h.db", V100, TRAP)
-    done = nightly("devices", "--seconds", 0, "--history", history, "--resume")
+    done = nightly("devices", "--seconds", 0, "--history", recorded(tmp_path / "h.db", V100, TRAP), "--resume")
     assert done.returncode == 4
     runs = len(load_devices()) * len(RELEASES)
     assert f"devices: {runs - 1} of {runs} runs are left" in done.stderr
@@ -65,8 +64,7 @@ def test_a_part_of_the_releases_runs_each_night(tmp_path):
 @pytest.mark.parametrize(("result", "code"), [(TRAP, 0), (Result("a", "d", "fail", "wrong"), 5)])
 def test_only_what_is_not_explained_fails_the_matrix(tmp_path, result, code):
     history = recorded(tmp_path / "h.db", V100, result)
-    words = ("--on", "sim:v100", "--source", DEFAULT_SOURCE, "--history", history, "--resume")
-    done = nightly("devices", *words)
+    done = nightly("devices", *("--on", "sim:v100", "--source", DEFAULT_SOURCE, "--history", history, "--resume"))
     assert done.returncode == code, done.stderr
 
 

@@ -140,8 +140,7 @@ def test_functions_are_those_of_amd_s_library():
     def assert_near(name, x, exact, ulps):
         out = program.output(name, stdin=x, device=DEVICES["gfx942"], dtype=np.float32)
         expected = exact(x.astype(float)).astype(np.float32)
-        error = np.abs(out.astype(float) - exact(x.astype(float)))
-        assert (error <= ulps * np.spacing(np.abs(expected))).all()
+        assert (np.abs(out.astype(float) - exact(x.astype(float))) <= ulps * np.spacing(np.abs(expected))).all()
 
     x = np.linspace(-103, 88, 64 * 300, dtype=np.float32)
     assert_near("expf", x, np.exp, 1)
@@ -245,8 +244,7 @@ def test_bytes_are_permuted(cores):
 
 
 def test_the_other_half_of_a_register_stays_on_rdna3(cores):
-    rng = np.random.default_rng(1)
-    words = rng.integers(0, 2**32, (4, 24, 32), np.uint32) & 0xBFFFBFFF  # no infinity, no NaN
+    words = np.random.default_rng(1).integers(0, 2**32, (4, 24, 32), np.uint32) & 0xBFFFBFFF  # no infinity, no NaN
     for high, kept in [("", 0xFFFF0000), ("/high", 0x0000FFFF)]:
         out = cores["gfx1100"]("v_wmma_f16_16x16x16_f16" + high, words).reshape(4, 8, 32)
         np.testing.assert_array_equal(out & kept, words[:, :8] & kept)

@@ -163,8 +163,7 @@ def test_schedules_differ_in_kind(programs):
     assert (np.diff(turns(0).astype(int), axis=1) == -1).all()  # warp by warp, from lane 31 to 0
     assert np.count_nonzero(np.diff(sequence(1))) > 8  # lanes of different warps take turns
     assert (turns(3) == np.arange(4)[::-1, None] * 32 + np.arange(32)).all()  # the last warp first, from lane 0 to 31
-    first = {int(sequence(seed)[0]) for seed in range(2, 40, 4)}
-    assert len(first) > 1  # whichever is ahead, its lanes come first
+    assert len({int(sequence(seed)[0]) for seed in range(2, 40, 4)}) > 1  # whichever is ahead, its lanes come first
     assert all((sequence(seed)[:32] == sequence(seed)[0]).all() for seed in range(2, 40, 4))
 
 

@@ -130,8 +130,7 @@ def table(tmp_path, request):
 @pytest.mark.parametrize("table", TABLES, indirect=True)
 def test_plan_marks_registers_that_are_not_known(table, tree):
     origin, simulation = table
-    session = Session(RunOptions(tree, simulation=replace(simulation, dry=True)))
-    done = list(plan_cases(session, [(CASE, [H200])]))
+    done = list(plan_cases(Session(RunOptions(tree, simulation=replace(simulation, dry=True))), [(CASE, [H200])]))
     launches = {launch["kernel"]: launch for launch in run_json(done)["runs"][0]["launches"]}
     attention = launches["flash_attn_ext_f16"]
     assert (attention["origin"], attention["regs"]) == (origin, 255 if origin == "assumed" else 226)

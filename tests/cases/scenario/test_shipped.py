@@ -52,8 +52,7 @@ def test_gqa_is_the_session_to_reproduce():
     assert tensors["K"].ne == tensors["V"].ne == (64, 256, 2, 1)
     assert tensors["mask"].ne == (256, 7, 1, 1)
     assert (case.op.params.scale, case.op.params.prec) == (0.125, 10)
-    dst_ne = (case.op.sizes.hsv, case.op.sizes.n_head, case.op.sizes.n_q, case.op.sizes.n_seq)
-    assert dst_ne == (64, 14, 7, 1)
+    assert (case.op.sizes.hsv, case.op.sizes.n_head, case.op.sizes.n_q, case.op.sizes.n_seq) == (64, 14, 7, 1)
     sizes = {"Q": 25088, "K": 65536, "V": 65536, "mask": 3584}
     assert {name: data.size for name, data in make_inputs(case).items()} == sizes
 

@@ -122,8 +122,7 @@ def decode() -> Facts:
 
 def causal() -> Facts:
     """1024 queries and KV rows under a causal mask that was scanned, 8 heads on 2: much is skipped."""
-    limits = {(0, jt): min(16, 4 * (1 + jt * 8 // 256)) for jt in range(128)}
-    return stream_k(Grid(16, 128, 1, 2, 1), 264, limits)
+    return stream_k(Grid(16, 128, 1, 2, 1), 264, {(0, jt): min(16, 4 * (1 + jt * 8 // 256)) for jt in range(128)})
 
 
 def with_work(facts: Facts, block: int, place: int, work: TileWork) -> Facts:
@@ -135,8 +134,7 @@ def with_work(facts: Facts, block: int, place: int, work: TileWork) -> Facts:
 
 def with_block(facts: Facts, block: BlockWork) -> Facts:
     """The same with one block replaced."""
-    blocks = tuple(block if other.block == block.block else other for other in facts.blocks)
-    return replace(facts, blocks=blocks)
+    return replace(facts, blocks=tuple(block if other.block == block.block else other for other in facts.blocks))
 
 
 @st.composite

@@ -250,8 +250,7 @@ def test_the_live_debugger_refuses_a_place_that_is_not_there(place, said):
 
 @pytest.mark.night  # CI follows faults to dst in test_trace_sim.py
 def test_a_fault_after_the_last_step_is_named():
-    words = (SINKS, "--on", "sim:h200", "--trace", "--patch", FAULTS / "15157-sinks-twice.patch")
-    done = inspect(*words, code=5)
+    done = inspect(*(SINKS, "--on", "sim:h200", "--trace", "--patch", FAULTS / "15157-sinks-twice.patch"), code=5)
     assert re.search(r"first deviation: kb0 \d+: (KQ_max|KQ_rowsum|VKQ) at the end of query", done.stdout)
     assert "output: fail" in done.stdout
     assert "the output is wrong" in done.stderr

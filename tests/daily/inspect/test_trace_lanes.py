@@ -22,8 +22,7 @@ MMA_CASE, MMA_INPUTS = small_case(shape(64, 8, 1, 8, 256))
 
 def rows_of(case, inputs, name, values, grid, warps, arch):
     launch = launch_of(f"{name}<{', '.join(map(str, values))}>", grid, (32, warps, 1))
-    kernel = attention_of([launch], arch, default_constants())
-    return ModelledRows(case, inputs, kernel, arch, default_constants())
+    return ModelledRows(case, inputs, attention_of([launch], arch, default_constants()), arch, default_constants())
 
 
 def tile(warps=4, ncols1=4, ncols2=1, arch=61):

@@ -172,8 +172,7 @@ def test_masked_keys_have_no_weight_and_a_column_that_does_not_exist_parts_nowhe
 
 def test_what_a_tile_must_begin_with():
     document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), work := whole(kb0_start=2)).document()
-    first = next(reading for reading in document["readings"] if reading["lane"] == 4)
-    first["values"]["KQ_rowsum"][1] = 0.5
+    next(reading for reading in document["readings"] if reading["lane"] == 4)["values"]["KQ_rowsum"][1] = 0.5
     trace = judge(document, work)
     assert (trace.deviation.quantity, trace.deviation.lane) == ("KQ_rowsum at the start", 4)
 

@@ -127,8 +127,7 @@ def test_a_line_breaks_between_template_arguments_and_foreign_text_is_escaped():
     odd = TensorFacts("K", "f16", (1, 1, 1, 1), (2, 2, 2, 2), HOSTILE, HOSTILE, 0, True)
     about = {"case": HOSTILE, "device": HOSTILE, "source": HOSTILE}
     choice = replace(gqa().choice, kernel=HOSTILE, template={HOSTILE: HOSTILE})
-    reader = Reader(page(replace(gqa(), about=about, tensors=(odd,), choice=choice), [HOSTILE]))
-    assert "script" not in reader.names
+    assert "script" not in Reader(page(replace(gqa(), about=about, tensors=(odd,), choice=choice), [HOSTILE])).names
 
 
 def test_a_page_has_a_trace_as_it_is_and_else_only_what_was_found():
@@ -234,8 +233,7 @@ def test_two_side_by_side_in_a_terminal_are_told_apart():
     assert "      1 │4          ┃5          ┃6          ┃7          │" in lines
     assert "      1 │1                                              │" in lines
     assert max(map(len, lines)) <= 80
-    older = replace(gqa(), about={**gqa().about, "source": "pypi:xllamacpp==0.2.8"})
-    titles = side_by_side(gqa(), older).titles
+    titles = side_by_side(gqa(), replace(gqa(), about={**gqa().about, "source": "pypi:xllamacpp==0.2.8"})).titles
     assert titles == ("gqa on sim:h200, pypi:xllamacpp==2026.10.11549", "gqa on sim:h200, pypi:xllamacpp==0.2.8")
 
 
@@ -352,8 +350,7 @@ def test_json_of_a_fault():
 
 
 def test_the_documentation_names_every_key_and_kind():
-    text = (Path(__file__).parents[3] / "docs/guide/inspect.md").read_text()
-    documented = set(re.findall(r"`(\w+)`", text))
+    documented = set(re.findall(r"`(\w+)`", (Path(__file__).parents[3] / "docs/guide/inspect.md").read_text()))
     of_facts = (Facts, TensorFacts, Term, Decision, Choice, KernelLaunch, MissingFacts)
     of_work = (TileWork, BlockWork, Grid, CoverageFinding, Coverage)
     keys = {field.name for record in (*of_facts, *of_work) for field in fields(record)}
@@ -585,8 +582,7 @@ def test_a_block_that_is_not_there_is_reported(facts, data):
 def test_blocks_that_do_each_others_tiles_are_reported(facts, data):
     a, b = data.draw(st.sampled_from(facts.blocks)), data.draw(st.sampled_from(facts.blocks))
     assume([work.tile for work in a.tiles] != [work.tile for work in b.tiles])
-    swapped = with_block(with_block(facts, replace(a, tiles=b.tiles)), replace(b, tiles=a.tiles))
-    assert not check(swapped).passes
+    assert not check(with_block(with_block(facts, replace(a, tiles=b.tiles)), replace(b, tiles=a.tiles))).passes
 
 
 @given(decompositions(), st.sampled_from(["sequence", "z_KV", "zt_gqa", "jt", "kb0_start"]), st.data())

@@ -216,8 +216,7 @@ def patched(tree, tmp_path, file, old, new):
 @pytest.mark.parametrize(("op", "fault", "name"), [("ROPE", ROPE, ""), ("SET_ROWS", SET_ROWS, "cache_k_l0 (view)")])
 def test_a_wrong_rotation_and_a_row_that_is_written_elsewhere_are_found(tree, tmp_path, op, fault, name):
     nodes = walk(patched(tree, tmp_path, *fault), request_of(tmp_path), [H200])
-    every = (node for node, found in compared(nodes) if found.nmse >= NMSE[node.op] or found.nan or found.inf)
-    first = next(every)
+    first = next((node for node, found in compared(nodes) if found.nmse >= NMSE[node.op] or found.nan or found.inf))
     assert (first.op, first.name, first.layer, first.step) == (op, name or first.name, 0, 0)
     wrong = {node.op for node, found in compared(nodes) if found.nmse >= NMSE[node.op]}
     assert wrong == {op}  # every op has the CPU's inputs, so a fault stays where it is

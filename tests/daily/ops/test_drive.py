@@ -148,8 +148,7 @@ def test_a_program_that_dies_is_started_again_after_the_case_in_flight(program, 
     assert (second.case, second.status, second.message) == (CASE.format(80), *ending)
     assert (report.summary.passed, report.summary.total) == (2, 3)
     assert (report.stopped, report.crashes) == ("", (stopped,)) and isinstance(report.problem(), kind)
-    finding = {"kind": "out-of-bounds", "message": "read past K"}
-    assert report.finding == (finding if how == "checker" else None)
+    assert report.finding == ({"kind": "out-of-bounds", "message": "read past K"} if how == "checker" else None)
 
 
 def test_one_worker_alone_finds_what_crashes_and_a_program_that_always_dies_is_started_once_a_case(program):

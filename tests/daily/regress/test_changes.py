@@ -113,8 +113,7 @@ def test_words_describe_the_change_before_and_after_in_one_line_of_a_case():
 
 def series(*pieces, noise=0.005, seed=0):
     rng = np.random.default_rng(seed)
-    parts = [value * (1 + noise * rng.standard_normal(count)) for value, count in pieces]
-    return np.concatenate(parts).tolist()
+    return np.concatenate([value * (1 + noise * rng.standard_normal(count)) for value, count in pieces]).tolist()
 
 
 def test_a_step_is_found_where_it_is_and_the_last_one_has_both_levels():

@@ -280,8 +280,7 @@ def test_orders_decide_about_a_case_that_passes_and_the_first_one_that_differs_i
     (check,) = with_orders(Result("sinks", "d", "pass", "as designed", output="00"), lost, 3).checks
     assert (check.passes, check.fails, check.reason) == (False, False, "killed by SIGKILL")
     later = OrderDifference("gqa", ("mla",), "third")
-    ordering = Ordering({"gqa": "x", "mla": "y", "odd": ENDED}, {2: [later], 1: [DIFFERENCE, later]})
-    assert ordering.found == ORDERS
+    assert Ordering({"gqa": "x", "mla": "y", "odd": ENDED}, {2: [later], 1: [DIFFERENCE, later]}).found == ORDERS
 
 
 def test_a_suite_asks_for_orders():
@@ -321,8 +320,7 @@ def run_all(path: Path, given: Given, part: RunPart = WHOLE):
     with open_history(path.parent / "h.db") as history:
         session = Session(RunOptions(tree=None))
         runner = SuiteRunner(history, session, path.stem, cluster=Judged(), only=given.only, part=part)
-        pairs = list(entries_on_targets(load_suite(path), path.parent, given))
-        return run_suite(pairs, path.parent, runner, given)
+        return run_suite(list(entries_on_targets(load_suite(path), path.parent, given)), path.parent, runner, given)
 
 
 def test_every_entry_runs_on_its_targets_with_its_checks(suite):

@@ -261,8 +261,7 @@ def test_the_guilty_is_the_earliest_of_all(wrong, attention):
     changes = {"device": {"on": {H200: WRONG}}, "infinity": {"inf": 1}}
     wrong = {name: kind for name, kind in wrong.items() if kind == "infinity" or "fattn" not in name}
     graph_ = nodes(**{name.replace("-", "_"): changes[kind] for name, kind in wrong.items()})
-    judged = ops(*(failed() if layer in attention else passed() for layer in (0, 1)))
-    found = verdict_of(judged, graph_)
+    found = verdict_of(ops(*(failed() if layer in attention else passed() for layer in (0, 1))), graph_)
     places = sorted([NAMES.index(name) for name in wrong] + [NAMES.index(f"__fattn__-{layer}") for layer in attention])
     if not places:
         assert found.guilty == Innocent()
@@ -371,8 +370,7 @@ SAID = {
 def test_the_answer_is_one_sentence_the_json_says_the_same_and_the_advice_can_be_parsed(kind):
     result, said = SAID[kind]
     assert sentence(result) == said
-    advice = advice_of(result, *FLAGS)
-    document = json.loads(json.dumps(document_of(result, advice, {}), allow_nan=False))
+    document = json.loads(json.dumps(document_of(result, advice_of(result, *FLAGS), {}), allow_nan=False))
     assert document["sentence"] == said
     assert document["verdict"] == document["guilty"]["kind"] == type(result.answer.guilty).__name__
     assert len(document["attention"]) == len(result.ops)

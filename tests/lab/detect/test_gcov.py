@@ -131,8 +131,7 @@ def test_a_real_gpu_that_only_the_suite_asks_for_is_left_out(tmp_path, monkeypat
 @pytest.mark.night
 def test_executed_and_other_lines_of_a_small_suite(tmp_path):
     page = tmp_path / "page.html"
-    done = probe("coverage", str(suite(tmp_path)), "--html", str(page), "--json")
-    (found,) = json.loads(done.stdout)["suites"]
+    (found,) = json.loads(probe("coverage", str(suite(tmp_path)), "--html", str(page), "--json").stdout)["suites"]
     assert (found["cases"], found["lost"]) == (1, [])
     files = {file["file"]: file for file in found["files"]}
     vec = files["fattn-vec.cuh"]

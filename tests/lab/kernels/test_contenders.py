@@ -40,8 +40,7 @@ def case_of(**fields):
 
 
 def rows(contenders, case, on="sim:h200", how=None):
-    contest = Contest(Session(RunOptions(None)), contenders, how or How(), Checks())
-    return list(contest.rows([(case, [target(on)])]))
+    return list(Contest(Session(RunOptions(None)), contenders, how or How(), Checks()).rows([(case, [target(on)])]))
 
 
 def test_names_are_known_or_files(tmp_path):

@@ -341,8 +341,7 @@ def test_shared_memory_warps_or_blocks_limit_the_occupancy():
     assert (found.blocks, found.limited_by) == (2, ("shared memory",))
     found = occupancy(launch(), DEVICES["t4"])
     assert (found.blocks, found.limited_by) == (8, ("warps",))
-    small = LaunchRecord(0, "k", (), (1, 1, 1), (32, 1, 1), 0)
-    assert occupancy(small, DEVICES["t4"]).limited_by == ("blocks",)
+    assert occupancy(LaunchRecord(0, "k", (), (1, 1, 1), (32, 1, 1), 0), DEVICES["t4"]).limited_by == ("blocks",)
 
 
 def test_launches_are_matched_by_kernel_and_place_and_unknown_ratios_are_unknown():

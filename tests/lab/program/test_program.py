@@ -175,8 +175,7 @@ def written(tmp_path):
 def test_an_early_return_that_leaves_a_tile_half_loaded_is_found():
     """96 values in blocks of 64: the last block has one warp left, which adds what the other has not loaded."""
     path = HERE / "half_loaded.cu"
-    made = json.loads(program(path, "--on", "sim:h200", "--check", "--json", code=5).stdout)
-    (run,) = made["runs"]
+    (run,) = json.loads(program(path, "--on", "sim:h200", "--check", "--json", code=5).stdout)["runs"]
     found = run["finding"]
     assert found["kind"] == "uninitialized-shared"
     assert (Path(found["file"]).name, found["line"]) == ("half_loaded.cu", 12)

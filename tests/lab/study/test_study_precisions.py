@@ -83,8 +83,7 @@ def test_the_sums_are_those_of_the_published_models(seed, depth, size):
     random = np.random.default_rng(seed)
     a, b = (e4m3((size * random.normal(size=(depth,)) ** 3).astype(np.float32)) for _ in range(2))
     c = np.float32(one_sum(b[:32], a[:32], 0.0, 32, 13))  # a number that an accumulator can hold
-    found = precisions.on_hopper(a[None], b[:, None], np.array([[c]], np.float32))
-    assert found[0, 0] == one_sum(a, b, c, 32, 13)
+    assert precisions.on_hopper(a[None], b[:, None], np.array([[c]], np.float32))[0, 0] == one_sum(a, b, c, 32, 13)
 
 
 def test_sums_lose_what_lies_13_bits_below_the_largest_and_f16_errors_are_of_a_rounding_or_two():

@@ -68,8 +68,7 @@ def test_slots_of_the_schedules(schedule, T_c, first, each):
 
 
 def test_turns_hide_a_slow_softmax_and_the_overlap_hides_more():
-    slots = [run(WarpgroupPlan(8, 3, schedule, softmax=2)).slots for schedule in SCHEDULES]
-    assert slots == [66, 52, 37, 36]
+    assert [run(WarpgroupPlan(8, 3, schedule, softmax=2)).slots for schedule in SCHEDULES] == [66, 52, 37, 36]
 
 
 def test_too_few_stages_are_a_deadlock_that_says_who_waits_for_what():

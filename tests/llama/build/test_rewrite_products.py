@@ -189,8 +189,7 @@ def test_the_rewritten_code_fuses_what_it_says(body, holds, level, tmp_path):
     source.write_text(PROGRAM.replace("BODY", body[body.index("{") + 1 : body.rindex("}")]))
     flags = [level, "-std=c++17", "-mfma", "-ffp-contract=fast", f"-I{NATIVE / 'sim'}"]
     subprocess.run(["g++", *flags, source, "-o", tmp_path / "sum"], check=True)
-    out = subprocess.run([tmp_path / "sum"], check=True, capture_output=True, text=True).stdout
-    assert out.strip() == holds
+    assert subprocess.run([tmp_path / "sum"], check=True, capture_output=True, text=True).stdout.strip() == holds
 
 
 def test_a_test_may_choose_the_product():

@@ -62,8 +62,7 @@ def corpus(request: pytest.FixtureRequest) -> Corpus:
 
 def code(text: str) -> list[str]:
     """The lines of a text without its comments."""
-    plain = "".join("\n" * t.text.count("\n") if t.kind == "comment" else t.text for t in tokenize(text))
-    return plain.split("\n")
+    return "".join("\n" * t.text.count("\n") if t.kind == "comment" else t.text for t in tokenize(text)).split("\n")
 
 
 BODY = re.compile(
@@ -109,8 +108,7 @@ def test_the_rewritten_code_has_no_cuda_syntax_left_and_every_global_function_is
         lines = code(file.result.text)
         assert not [line for line in lines if any(mark in line for mark in CUDA_ONLY)], file.path
     for file in corpus.files:
-        marked = sum(line.count("__global__") for line in code(file.text))
-        assert len(file.result.kernels) == marked, file.path
+        assert len(file.result.kernels) == sum(line.count("__global__") for line in code(file.text)), file.path
     assert corpus.seconds < 60
 
 

@@ -43,8 +43,7 @@ def test_the_shipped_tables_say_what_the_source_says(device, tree):
     supported, launched = shipped(), shipped_choices()
     for op in random.Random(f"{SEED} {device.gfx}").sample(sorted(cases), SAMPLE):
         assert choice.supports(cases[op].op) == (device.gfx in supported[op].on[11549]), cases[op].name
-        found = case_of(choice.kernel(cases[op].op))
-        assert found in launched[op][device.gfx].split(BETWEEN), cases[op].name
+        assert case_of(choice.kernel(cases[op].op)) in launched[op][device.gfx].split(BETWEEN), cases[op].name
 
 
 @pytest.mark.build

@@ -39,8 +39,7 @@ def mma(sizes, blocks):
     attention = launch_of("flash_attn_ext_f16<64, 64, 8, 4, false, false, false>", (blocks, 1, 1), order=1)
     geometry = geometry_of(op_of(sizes), [attention], 90)
     tiles = ntiles(geometry.grid)
-    scan = launch_of("flash_attn_mask_to_KV_max<8>", (geometry.grid.iter_j, sizes.n_seq, 1))
-    launches = [scan, attention]
+    launches = [launch_of("flash_attn_mask_to_KV_max<8>", (geometry.grid.iter_j, sizes.n_seq, 1)), attention]
     if blocks % tiles == 0 and blocks > tiles:
         launches.append(launch_of("flash_attn_stream_k_fixup_uniform<64, 8, 4>", (tiles, 8, 4), order=2))
     elif tiles % blocks != 0:
@@ -62,8 +61,7 @@ def blocks_of(chosen):
 
 
 def some_tiles(data, geometry):
-    tiles = st.sets(st.integers(0, ntiles(geometry.grid) - 1), min_size=1, max_size=5)
-    return np.array(sorted(data.draw(tiles)))
+    return np.array(sorted(data.draw(st.sets(st.integers(0, ntiles(geometry.grid) - 1), min_size=1, max_size=5))))
 
 
 @given(sizes_of, st.integers(1, 70), st.data())

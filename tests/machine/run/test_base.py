@@ -73,8 +73,7 @@ def test_a_base_has_the_launches_of_the_release(tree, session):
     from fattn_probe.machine.run.prepare import dry_launches
 
     cases = cases_of([find("scenario", name) for name in ("gqa", "decode")])
-    patch = find_patch("fault-stream-k-seam", tree)
-    launches = base_of(RunOptions(tree, patches=(patch,))).launches(cases, H200)
+    launches = base_of(RunOptions(tree, patches=(find_patch("fault-stream-k-seam", tree),))).launches(cases, H200)
     for case in cases:
         assert launches[case.op.digest] == dry_launches(session, case, H200) != ()
 

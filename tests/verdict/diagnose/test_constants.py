@@ -79,8 +79,7 @@ def agree(kind, *factors):
 
 def is_all_but_one(labels):
     wrong = np.where(np.arange(labels) == labels // 2, 0, 50)
-    sets = [len(chosen) for chosen, _, _ in label_sets(wrong, np.full(labels, 50), (0, 0), False)]
-    return labels - 1 in sets
+    return labels - 1 in [len(chosen) for chosen, _, _ in label_sets(wrong, np.full(labels, 50), (0, 0), False)]
 
 
 @pytest.mark.parametrize(
@@ -235,8 +234,7 @@ def test_noise_has_no_pattern(share, seed):
 def test_a_pattern_says_how_well_it_fits_and_in_which_other_words_and_two_causes_make_two():
     for wrong in (np.ones(SHAPE, bool), np.zeros(SHAPE, bool)):
         assert find_patterns(wrong, LABELLINGS) == []
-    first = find_patterns(noisy(PLANTED["head 3"], 0.5, 0.0, 0), LABELLINGS)[0]
-    assert str(first) == "head 3; 50 % of it is wrong"
+    assert str(find_patterns(noisy(PLANTED["head 3"], 0.5, 0.0, 0), LABELLINGS)[0]) == "head 3; 50 % of it is wrong"
     whole = find_patterns(noisy(PLANTED["sequence 1"], 1.0, 0.0, 0), LABELLINGS)[0]
     assert str(whole).startswith("all of sequence 1")
     assert {"heads >= 4", "K/V head 1"} <= named(find_patterns(np.broadcast_to(HEAD >= 4, SHAPE), LABELLINGS)[0])

@@ -92,8 +92,7 @@ def test_all_planted_faults_are_caught(session, n_kv):
 
 @pytest.mark.night
 def test_a_stream_k_fault_is_placed_at_its_seams(tree):
-    patched = Session(RunOptions(tree, patches=(patches.find("fault-stream-k-seam", tree),)))
-    (row,) = rows_of(patched, LONG_CACHE)
+    (row,) = rows_of(Session(RunOptions(tree, patches=(patches.find("fault-stream-k-seam", tree),))), LONG_CACHE)
     assert row.status is Status.FAIL
     said = row.diagnosis.causes[0]
     assert said.cause.words == "the KV step before each seam between blocks is left out"

@@ -367,8 +367,7 @@ def test_wrong_are_errors_below_the_answer_too_and_of_a_wrong_row_those_beyond_t
     assert not found.design.passes and np.argwhere(found.deviation.wrong).tolist() == [[0, 7, 0, 1]]
     dst = off(0.0)
     dst[0, 7, 0] += np.array([40 * R, 2 * R, 2.5 * R, -3.5 * R], np.float32)
-    wrong = hold(dst, REFERENCE, Expected(predicted)).deviation.wrong
-    assert np.argwhere(wrong)[:, 3].tolist() == [0, 2, 3]
+    assert np.argwhere(hold(dst, REFERENCE, Expected(predicted)).deviation.wrong)[:, 3].tolist() == [0, 2, 3]
 
 
 def test_the_numbers_are_those_of_the_finite_elements():

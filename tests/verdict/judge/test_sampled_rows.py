@@ -142,8 +142,7 @@ def test_the_largest_value_of_a_head_allows_all_its_channels_and_unwritten_eleme
     assert judged(1.26, low=low).status is Status.FAIL
     dst = np.full((1, 2, 2, 4), 0.5, np.float32)
     dst[0, 1, 1, 2] = 1.25
-    two = np.concatenate([low, np.full((1, 1, 4), -1.0)], axis=1)  # and no other head
-    sample = replace(ONE, low=two, high=np.ones((1, 2, 4)))
+    sample = replace(ONE, low=np.concatenate([low, np.full((1, 1, 4), -1.0)], axis=1), high=np.ones((1, 2, 4)))
     assert judge_sample(WITHOUT_MASK, dst, sample, None, Tolerance(nmse=1 / 256)).status is Status.FAIL
     poison = np.uint32(POISON).view(np.float32)
     found = judged(poison)

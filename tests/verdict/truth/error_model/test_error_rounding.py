@@ -15,8 +15,7 @@ def test_one_rounding_has_the_mean_square_of_a_binade_and_ulp_is_the_distance_of
     for number, rounded in ((HALF, values.astype(np.float16)), (SINGLE, values.astype(np.float32))):
         assert number.relative == pytest.approx(np.mean((rounded / values - 1) ** 2), rel=0.01)
     values = np.array([1.0, 1.999, 2.0, -0.125, 65504.0, 6.2e-5, 6.0e-5, 1e-7, 0.0], np.float32)
-    spacing = [2**-10, 2**-10, 2**-9, 2**-13, 2**5, 2**-24, 2**-24, 2**-24, 2**-24]
-    assert HALF.ulp(values).tolist() == spacing
+    assert HALF.ulp(values).tolist() == [2**-10, 2**-10, 2**-9, 2**-13, 2**5, 2**-24, 2**-24, 2**-24, 2**-24]
     assert SINGLE.ulp(np.array([1.0, 2.0**-126, 2.0**-130], np.float32)).tolist() == [2.0**-23, 2.0**-149, 2.0**-149]
 
 

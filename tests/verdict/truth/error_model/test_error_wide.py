@@ -103,8 +103,7 @@ def test_the_change_of_each_weight_is_that_of_the_softmax(off, sink):
         moved, lost = vars(Block)["_moved"].func(block)
     shares = [weights / np.maximum(weights.sum(axis=1) + sinks, 1e-300)[:, None] for weights, sinks in (now, then)]
     expected = (shares[1] - shares[0]).astype(np.float64)
-    size = np.abs(expected).max(axis=1, keepdims=True)
-    noise = 1e-6 * size.max() + 1e-13 * float(shares[0].sum(axis=1).max())
+    noise = 1e-6 * np.abs(expected).max(axis=1, keepdims=True).max() + 1e-13 * float(shares[0].sum(axis=1).max())
     np.testing.assert_allclose(moved, expected, rtol=2e-4, atol=noise)
     np.testing.assert_allclose(lost, expected.sum(axis=1), rtol=2e-4, atol=noise)
     assert off or np.abs(moved).max() < 1e-12
@@ -291,8 +290,7 @@ def test_no_row_is_beyond_its_bound_whether_it_was_sampled_or_not_and_the_loss_o
         assert (np.abs(error) <= 0.9 * prediction.bound).all()
         assert (prediction.bound < 0.9).all()  # so an output of zeros cannot come from a correct kernel
     assert (all_.bound.mean(axis=3) < few.bound.mean(axis=3) * 1.01).all()
-    by_row = error.mean(axis=3)
-    assert np.corrcoef(by_row.ravel(), all_.row_mean_error.ravel())[0, 1] > 0.999
+    assert np.corrcoef(error.mean(axis=3).ravel(), all_.row_mean_error.ravel())[0, 1] > 0.999
     assert all_.mean_error == pytest.approx(error.mean(), rel=0.1)
     assert all_.rmse == pytest.approx(np.sqrt(np.square(error).mean()), rel=0.1)
     assert "increments below half an ulp of the f16 accumulator are lost" in all_.lost

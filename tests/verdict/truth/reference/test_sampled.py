@@ -95,8 +95,7 @@ def test_the_sample_has_what_it_must():
         assert {ends[1472], ends[1473]} <= mine
     assert (rows == (1, 44, 3)).all(axis=1).any()
     assert rows.tolist() == sorted(rows.tolist())
-    several = choose_rows(case_of("mask: {kind: sequences, count: 2}\n"), random=0)
-    assert {34, 35} <= set(several[:, 1].tolist())
+    assert {34, 35} <= set(choose_rows(case_of("mask: {kind: sequences, count: 2}\n"), random=0)[:, 1].tolist())
 
 
 def test_heads_have_random_rows_of_their_own_and_rows_that_are_not_there_or_without_an_answer_are_refused():
