@@ -17,7 +17,7 @@ from fattn_probe.machine.run.session import Session
 
 ENDED = "the process ended"
 MOST_SHRUNK = 3
-"""The number of cases whose order is shrunk, which takes dozens of processes per case."""
+"""The most cases whose order is shrunk; each takes dozens of processes."""
 Output = str
 """A digest of a case's dst and launches; for a run without an output, ENDED and the reason."""
 

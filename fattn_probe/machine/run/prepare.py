@@ -67,7 +67,7 @@ class KernelsByOp:
 
 
 CASES_A_PROCESS = 50
-"""The number of dry runs worth another process, which takes half a second to start."""
+"""The number of dry runs that justify another process, which takes half a second to start."""
 Names = dict[str, tuple[str, ...]]
 """Maps an op's digest to the names of its kernel cases, or to other descriptions of its launches."""
 Items = Sequence[tuple[str, Case]]
@@ -116,7 +116,7 @@ def required_sources(cases: Iterable[Case]) -> tuple[str, ...]:
 
 
 def launching_by_size(session: Session, cases: Iterable[Case], target: Target) -> tuple[str, ...]:
-    """The file that launches all kernels of the cases' head size on a simulated GPU; empty for several head sizes."""
+    """The file that launches all kernels of the cases' head size on a simulated GPU; empty if they have several."""
     tree, sizes = session.options.tree, {(str(case.op.sizes.hsk), str(case.op.sizes.hsv)) for case in cases}
     if tree is None or target.engine != "sim" or len(sizes) > 1:
         return ()

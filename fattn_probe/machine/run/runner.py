@@ -40,7 +40,7 @@ NO_GDB = {"DEBUGINFOD_URLS": ""}
 NO_BACKTRACE = {"GGML_NO_BACKTRACE": "1"}
 """For many cases in a process: gdb would print to stdout, which is for answers, and take a second."""
 NO_LEAKS = {"LSAN_OPTIONS": "detect_leaks=0"}
-"""Turns off the search for leaks: a child inherits objects that its parent still owns."""
+"""Turns off leak detection: a child inherits objects that its parent still owns."""
 GRACE = 30.0
 """Seconds beyond the limit on CPU time after which a child is assumed to hang."""
 

@@ -47,8 +47,8 @@ class Checks:
     fails if it differs in its bits from the rounding model where a correct kernel does not: the kernel then rounds a
     different value, or in a different way, even if its error is small. With `kernels`, it fails if the default release
     is known to launch different kernels for this op on this GPU. `order`: the number of random orders in which all
-    cases of an entry run in one process; each case must give the same result as when alone. `predictions`: whether
-    the error model is computed for display where the rounding model decides; no verdict depends on it.
+    cases of an entry run in one process; each case must give the same result as when it runs alone. `predictions`:
+    whether the error model is computed for display where the rounding model decides; no verdict depends on it.
     """
 
     model: UseModel = "auto"

@@ -30,7 +30,7 @@ class Expected:
     """The expected output of a run; the prediction or the model may be missing, and `missing` says why.
 
     `predict` computes the prediction when it is first read: this is a third of the work of judging, and is wasted where
-    the model decides. `bit_exact`: correct kernels usually equal the model in every bit on this target.
+    the model decides. `bit_exact`: correct kernels usually match the model bit for bit on this target.
     """
 
     predict: Callable[[], Prediction] | None = None
@@ -59,7 +59,7 @@ class Design:
     `by` is the basis of the decision: `model` or `prediction`. `error_by_bound` is the largest |error| as a share of
     its element's bound. `rmse_by_predicted` and `row_rmse_by_predicted` (worst row) are relative to the prediction.
     `off_model` and `row_off_model` are the RMSE of output - model as a share of the model's own error. `equal_bits` is
-    the share of elements that equal the model in every bit. Unknown values are None. `lost` gives the origin of the
+    the share of elements that match the model bit for bit. Unknown values are None. `lost` gives the origin of the
     predicted mean error; `assumed` the parts of the kernel's arithmetic that are only assumed, if the prediction
     depends on any. Raises ValueError if an output passes although one of its figures is NaN.
     """

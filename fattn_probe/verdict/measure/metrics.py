@@ -165,7 +165,7 @@ class Likeness:
 
     @property
     def share(self) -> float:
-        """The share of elements that are equal in every bit."""
+        """The share of elements that are identical in every bit."""
         return self.equal_bits / self.elements
 
     @property

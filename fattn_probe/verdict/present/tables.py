@@ -122,7 +122,7 @@ def _cells(row: Judgement) -> tuple[Text, ...]:
 
 
 def by_design(design: Design | None) -> str:
-    """The cell `by design`: RMSE / predicted, error / bound, and the share of elements equal to the model."""
+    """The cell `by design`: RMSE / predicted, error / bound, and the share of elements that match the model."""
     if design is None:
         return "-"
     words = []
@@ -224,7 +224,7 @@ def rows_as_json(rows: Sequence[Judgement]) -> dict[str, Any]:
 
 
 def difference_as_json(difference: Difference) -> dict[str, Any]:
-    """The JSON document of two captures.
+    """The JSON document for the difference of two captures.
 
     Keys a, b, status, reason, kernels_a, kernels_b, elements, equal_bits, share, nmse, max_abs, worst, patterns; cuts
     (for a and b: tiles and blocks with differences, `of`: the number of tiles; null if unknown) and rows (those that

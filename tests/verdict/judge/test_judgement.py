@@ -177,7 +177,7 @@ def test_two_captures_that_differ_say_where_in_which_pattern_and_by_which_kernel
     difference = compare_captures(good(), capture(dst))
     assert difference.status is Status.CHANGED
     text = shown(render_difference(difference))
-    assert "783 of 784 elements (99.87 %) are equal in every bit" in text
+    assert "783 of 784 elements (99.87 %) are identical in every bit" in text
     assert "largest difference 2 at sequence 0, query 6, head 13, d 7" in text
     assert "b: no kernel launched" in text
     document = json.loads(json.dumps(difference_as_json(difference), allow_nan=False))

@@ -21,7 +21,7 @@ WALK = np.pi / (2 * np.sqrt(2))
 UNSEEN = 1.5
 """Factor on the noise of an unsampled query, whose seams may differ from those of the sampled queries."""
 CAUSES = {
-    "logits": "errors of Q and K in the logits",
+    "logits": "errors in the logits from Q and K",
     "weights": "P rounded to f16",
     "sums": "rounding of the accumulators",
     "values": "V converted to f16",
@@ -170,7 +170,7 @@ class Prediction:
         """The largest |error| a correct element may have, (n_seq, n_q, n_head, hsv); infinite where f16 may overflow.
 
         It is the smaller of two bounds. The worst case: every rounding at its largest, all of one sign. The likely
-        bound, which a correct output exceeds anywhere with probability `ODDS`: the loss (`_largest_loss`), plus
+        bound, which a correct output exceeds somewhere with probability `ODDS`: the loss (`_largest_loss`), plus
         Bernstein's inequality for independent errors of known variance, none larger than `single` (in rounding error
         analysis: Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019; Ipsen and Zhou, SIAM J. Matrix Anal. Appl. 41(4),
         2020). An accumulator of values of both signs is a random walk W, and its rounding errors are proportional to W.
@@ -230,7 +230,7 @@ def _most(mean: F64, odds: float) -> F64:
 
 
 def _losses(rows: RowErrors) -> tuple[F64, F64, F64]:
-    """The expected loss of the sums, the expected loss of other causes, and the largest possible loss of the sums."""
+    """The expected loss of the sums, the expected loss from other causes, and the largest possible loss of the sums."""
     sums = np.abs(rows.loss_sums)
     return sums, np.abs(rows.loss - rows.loss_sums - rows.loss_rounding), np.maximum(rows.stuck, sums)
 
