@@ -2,8 +2,8 @@
 
 As long as this digest is the same, a case's output cannot change, whatever was edited. The relocations of each section
 are followed, in the same object or to the first linked object that defines the symbol, because copies of an inline
-function differ if their objects were compiled with different flags. Debug information is left out; a line number counts
-only if a call passes it, as `__syncthreads()` does.
+function differ if their objects were compiled with different flags. Debug information is left out; a line number
+matters only if a call passes it, as `__syncthreads()` does.
 """
 
 import struct
@@ -203,7 +203,7 @@ class ExecutedCode:
             if family := BY_KERNEL.get(launch.kernel):
                 case = instance_of(family, launch.values, self.cases)
                 wanted.append(self.launchers.get(case.whole.name) if case else None)
-            if family or any(launch.kernel == kernel for kernel, _ in self.bodies):  # else host objects have its code
+            if family or any(launch.kernel == kernel for kernel, _ in self.bodies):  # else host objects hold its code
                 wanted.append(self.bodies.get((launch.kernel, launch.values)))
         roots = () if None in wanted else tuple(sorted({name for name in wanted if name}))
         if roots and roots not in self._digests and self._is_told_apart:

@@ -193,7 +193,7 @@ def kernel_frames(frames: Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_addr2line(offsets: Sequence[str], text: str) -> list[tuple[str, tuple[str, ...]]]:
-    """(offset, frames from the innermost outwards) from the output of `addr2line -aCfpi`, without unknown places."""
+    """(offset, frames from the innermost outwards) from the output of `addr2line -aCfpi`, without unknown locations."""
     groups: list[list[str]] = []
     for line in text.splitlines():
         if line.startswith("0x"):

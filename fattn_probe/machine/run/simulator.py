@@ -105,7 +105,7 @@ def pack_corrections(corrections: I8) -> bytes:
 
 
 def ex2_bounds(corrections: I8) -> F32:
-    """The amount that the hardware adds to 2^f before truncating: (middle, margin) for 1024 ranges of f and its end.
+    """The amount that the hardware adds to 2^f before truncating: (middle, margin) for 1024 ranges of f, and at f = 1.
 
     `corrections` is the table of ex2. In units of 2^-23, ex2(f) is floor(2^f + middle), unless that sum is within the
     margin of an integer. Range i has the 8192 values of f around i / 1024.

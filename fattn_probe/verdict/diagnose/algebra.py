@@ -134,9 +134,9 @@ def _divisions(wrong: WrongRow) -> Iterator[tuple[str, str, str, Indices]]:
         yield "kv-parts", "KV steps have wrong weights", "KV step", wrong.steps
     for warps in WARPS:
         for rows in SLICES:
-            words = f"slices of {rows} KV rows have wrong weights, by their number modulo {warps}"
+            words = f"slices of {rows} KV rows have wrong weights, depending on their number modulo {warps}"
             yield "kv-parts", words, f"slice n % {warps} =", i // rows % warps
-        words = f"KV rows have wrong weights, by their number modulo {warps}"
+        words = f"KV rows have wrong weights, depending on their number modulo {warps}"
         yield "weights", words, f"KV row n % {warps} =", i % warps
     for rows in SLICES:
         yield "kv-parts", f"slices of {rows} KV rows have wrong weights", "slice", i // rows

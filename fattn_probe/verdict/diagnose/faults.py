@@ -205,7 +205,7 @@ def not_finite(rows: Iterable[WrongRow], spoiled: Bools) -> list[Cause]:
 
 @dataclass(frozen=True)
 class Said:
-    """A cause of an output: the number of examined rows that it explains, and its mean score over these.
+    """A cause of an output: the number of examined rows that it explains, and its mean score over these rows.
 
     `share` is the estimated share of all wrong rows that it explains.
     """

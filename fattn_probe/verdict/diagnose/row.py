@@ -86,7 +86,7 @@ class AttentionRow:
     def answer(self, **changes: Any) -> F64:  # noqa: ANN401
         """The exact output with some data changed: `answer(sink=None)`."""
         other = replace(self, **changes)
-        with np.errstate(all="ignore"):  # a wrong place in memory may hold anything
+        with np.errstate(all="ignore"):  # a wrong location in memory may hold anything
             return other.output(other.logits)
 
     @cached_property
@@ -156,7 +156,7 @@ class Around:
 
     def raw(self, K: F64) -> F64:
         """The logits of some rows of K, before softcap and mask."""
-        with np.errstate(all="ignore"):  # a wrong place in memory may hold anything
+        with np.errstate(all="ignore"):  # a wrong location in memory may hold anything
             return np.asarray(K @ self.q * self.scale)
 
     def rows(self, view: TensorView, sequence: int | None = None, kv_head: int | None = None) -> F64 | None:

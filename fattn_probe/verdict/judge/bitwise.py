@@ -63,7 +63,7 @@ class Alone:
 
 
 def batch_invariance(alone: Sequence[Alone], kernel: str) -> Check:
-    """The check of queries computed alone; `kernel` is that of the batch."""
+    """The check of queries computed alone; `kernel` is the batch's kernel."""
     name = "batch invariant"
     if not alone:
         return not_made(name, "no row could be computed alone")

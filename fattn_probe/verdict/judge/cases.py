@@ -1,6 +1,6 @@
 """Judge a case on a target: run it, compute what is expected, compare, and explain a failure.
 
-Each step is a function of a `JudgedCase`; `judged` calls them in order and makes the `Judgement`.
+Each step is a function of a `JudgedCase`; `judged` calls them in order and returns the `Judgement`.
 """
 
 import re

@@ -114,7 +114,7 @@ class ReleaseRange:
     def of(self, build_number: str, known: Sequence[int]) -> bool | None:
         """Whether a release has the defect, judging by known releases (sorted); None if the nearest ones differ.
 
-        A release newer than all known ones is like the newest. Without a number, it has the defect if never fixed.
+        A release newer than all of these is like the newest; one without a number has any defect that was never fixed.
         """
         if not build_number.isdecimal():
             return None if self.until is not None else True

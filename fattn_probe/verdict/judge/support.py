@@ -3,7 +3,7 @@
 There are two tables by op and GPU: the releases that support the op, and the kernels that the default release launches.
 
 A case fails if the source no longer accepts its op or, with the check `kernels`, if it launches different kernels.
-`support.csv` and `kernels.csv` have a row for each op of the shipped scenarios and suites, made by `scripts/support`.
+`support.csv` and `kernels.csv` have a row for each op of the shipped scenarios and suites, from `scripts/support`.
 Other ops and, for kernels, other releases are not judged.
 """
 

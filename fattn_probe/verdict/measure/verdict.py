@@ -27,7 +27,7 @@ CHANCE = 5.0
 NOT_PREDICTED = "have neither a model nor a prediction, and there"
 TOO_WIDE = "have a predicted error as large as the answer, so the tolerance decides, and there"
 """The words between the number of rows and their excess over the tolerance."""
-ZERO_BY_ZERO = "only in fully masked rows, whose result is 0, but the kernel divides 0 by 0; see llama.cpp #19098"
+ZERO_BY_ZERO = "only in fully masked rows: the result should be 0, but the kernel divides 0 by 0; see llama.cpp #19098"
 
 
 class Status(StrEnum):

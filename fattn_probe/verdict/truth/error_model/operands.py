@@ -17,7 +17,7 @@ AT_ONCE = 2048
 def kernel_q(q: Floats, factor: float, form: QForm, least: float = 0.0) -> F64:
     """Q times the factor as the kernel computes it, for q (rows, hsk) f32; f16 values below `least` become 0.
 
-    `f16 twice`: half2(q) * half2(scale), so a scale that is not a power of two puts a systematic factor on every logit.
+    `f16 twice`: half2(q) * half2(scale), so a scale that is not a power of two changes every logit by the same factor.
     `q8_1`: blocks of 32 with a common step, their largest magnitude / 127 (quantize_q8_1_to_shared).
     """
     scaled = (q.astype(np.float32) * np.float32(factor)).astype(np.float32)

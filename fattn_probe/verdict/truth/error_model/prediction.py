@@ -19,7 +19,7 @@ RMSE_LIMIT = 2.0
 """Limit of measured / predicted RMSE over the output; correct kernels have 0.5 to 1.5."""
 WALK = np.pi / (2 * np.sqrt(2))
 UNSEEN = 1.5
-"""Factor on the noise of an unsampled query, whose seams may differ from those of the sampled queries."""
+"""The factor for the noise of an unsampled query, whose seams may differ from those of the sampled queries."""
 CAUSES = {
     "logits": "errors in the logits from Q and K",
     "weights": "P rounded to f16",
