@@ -140,7 +140,7 @@ def alone(session: Session, case: Case, target: Target) -> Output:
 def differences(
     session: Session, cases: Sequence[Case], target: Target, seed: int, expected: Mapping[str, Output]
 ) -> list[OrderDifference]:
-    """The first difference of each case from a separate run, in a seed's random order; even seeds reuse addresses."""
+    """Each case's first difference from a separate run, in the random order of `seed`; even seeds reuse addresses."""
     with scratch() as folder:
         files = {case.name: make_case_file(case, folder / f"{place}.gguf") for place, case in enumerate(cases)}
         line = Line(session, target, files, folder, reuse=seed % 2 == 0)

@@ -227,7 +227,7 @@ def reading(
 
 
 def process_count(cases: int) -> int:
-    """The number of processes for the dry runs of this many cases."""
+    """The number of processes for dry runs of this many cases."""
     return max(1, min(cores(), cases // CASES_A_PROCESS))
 
 

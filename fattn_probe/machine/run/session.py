@@ -1,4 +1,4 @@
-"""Runs cases on targets: makes the build, compiles each kernel that turns out to be missing, runs, fingerprints."""
+"""Runs cases on targets: makes the build, compiles missing kernels on demand, computes fingerprints."""
 
 import contextlib
 import dataclasses

@@ -60,7 +60,7 @@ def expected_of(
     elif arch >= AMD:
         missing = "on AMD GPUs the rounding model does not decide, because their arithmetic is partly assumed"
     elif not uses_model(case, geometry.kernel, model, rows):
-        missing = "the rounding model was skipped (--model always computes it)"
+        missing = "the rounding model was skipped (to compute it: --model always)"
     else:
         wanted, at = None, () if rows is None else tuple(rows.T)
         if rows is not None:

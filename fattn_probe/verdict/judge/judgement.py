@@ -116,7 +116,7 @@ def raise_if_failed(found: Sequence[Judgement]) -> None:
     if number := counts[Status.FAIL]:
         raise ComparisonError(f"{number} of {len(found)} comparisons failed: {_named(found, Status.FAIL)}")
     if number := counts[Status.LOST]:
-        raise LostError(f"{number} of {len(found)} comparisons lost: {_named(found, Status.LOST)}")
+        raise LostError(f"{number} of {len(found)} comparisons were lost: {_named(found, Status.LOST)}")
     if number := counts[Status.UNJUDGED]:
         raise UnjudgedError(f"{number} of {len(found)} outputs could not be judged: {_named(found, Status.UNJUDGED)}")
     if counts[Status.UNSUPPORTED] == len(found):

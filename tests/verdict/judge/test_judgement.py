@@ -147,7 +147,7 @@ def test_exit_is_the_worst_that_happened_and_a_reason_is_given_once():
     raise_if_failed(rows(h200=good(), gpu=UNSUPPORTED))
     with pytest.raises(ComparisonError, match=r"1 of 3 comparisons failed: gqa on gpu$"):
         raise_if_failed(rows(h200=good(), gpu=bad(), cpu=LOST))
-    with pytest.raises(LostError, match=r"2 of 3 comparisons lost: gqa on cpu, gqa on other$"):
+    with pytest.raises(LostError, match=r"2 of 3 comparisons were lost: gqa on cpu, gqa on other$"):
         raise_if_failed(rows(h200=good(), cpu=LOST, other=LOST))
     with pytest.raises(ComparisonError, match="nothing was compared"):
         raise_if_failed(rows(gpu=UNSUPPORTED))

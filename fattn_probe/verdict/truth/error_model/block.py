@@ -380,7 +380,7 @@ class Block:
         return np.asarray((changed if self.logits.off is None else changed + self._moved[0]) @ v.astype(np.float64))
 
     def _of_rows(self, cut: Floats) -> Floats:
-        """Values by KV row, (rows, n_kv), of an array with the axes of the class."""
+        """Values per KV row, (rows, n_kv), of an array with the axes of the class."""
         n_kv, rows = self.logits.values.shape[1], self.kernel.split.rows
         whole = np.zeros((len(cut), -(-n_kv // rows) + 1, rows), cut.dtype)
         whole[:, self.steps] = cut.reshape(len(cut), *self.steps.shape, -1)

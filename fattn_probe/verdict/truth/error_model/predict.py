@@ -29,7 +29,7 @@ MOST = 1 << 21
 MOST_VALUES = 1 << 27
 """The limit on the number of evaluated values of V."""
 NO_ROWS = np.array([], np.intp)
-"""An empty index: it keeps only the moments by head and channel, without the large arrays by KV row."""
+"""An empty index: it keeps only the moments per head and channel, without the large arrays per KV row."""
 LARGE_LOGIT = 1024
 """The largest |logit| for which float32 products are accurate enough."""
 LARGEST = 1e15
@@ -43,7 +43,7 @@ def predict(op: Op, tensors: Tensors, kernel: Kernel, *, most: int = MOST) -> Pr
     K and V are read one head at a time, the mask only for sampled queries. One float32 pass evaluates about `most`
     logits: if a case has more, evenly spaced queries represent their neighbours. If K and V have more than
     `MOST_VALUES` values, evenly spaced heads also represent their neighbours. Memory: O(n_kv), one block of logits, and
-    arrays by row. Rows that see values above LARGEST have no prediction: NaN.
+    arrays per row. Rows that see values above LARGEST have no prediction: NaN.
     """
     number = op.sizes.n_head_kv
     if op.params.max_bias <= 0 and not op.has_sinks:  # otherwise heads differ
@@ -284,7 +284,7 @@ def _moments(heads: Sequence[KVMoments], shape: tuple[int, ...]) -> Heads:
 def _prediction(
     op: Op, kernel: Kernel, moments: Heads, rows: RowErrors, sampled: npt.NDArray[np.bool_], *, shift: F64
 ) -> Prediction:
-    """Assemble the prediction from the rows, arrays (n_seq, n_q, n_head), and the moments by head."""
+    """Assemble the prediction from the rows, arrays (n_seq, n_q, n_head), and the moments per head."""
     largest = moments.largest.max(axis=3)
     number = kernel.accumulator
     sums_overflow = rows.largest + kernel.largest_weight * largest > number.largest

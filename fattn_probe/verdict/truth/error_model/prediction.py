@@ -33,7 +33,7 @@ CAUSES = {
 class Heads:
     """Moments of V.
 
-    By head, (n_seq, 1, n_head): `mean`, `mean_square` of the channel means, `mean_error` of the conversion to f16. By
+    Per head, (n_seq, 1, n_head): `mean`, `mean_square` of the channel means, `mean_error` of the conversion to f16. Per
     channel, (n_seq, 1, n_head, hsv): `size` (root mean square relative to that of the head), `mean_V`, `largest` |V|.
     """
 
@@ -49,7 +49,7 @@ class Heads:
 class Prediction:
     """The expected error of a correct kernel: absolute errors against the exact reference.
 
-    `rows` are the expected errors by row, (n_seq, n_q, n_head); an unsampled row has those of the nearest sampled one,
+    `rows` are the expected errors per row, (n_seq, n_q, n_head); an unsampled row has those of the nearest sampled one,
     and a row without a prediction has NaN. `sampled` (n_seq, n_q, n_head) marks the rows that the model evaluated.
     `half_ulp` is the accumulators' unit roundoff. `unsampled_loss` (n_seq, 1, n_head) bounds the loss of an unsampled
     row, as a share of V's mean. `explain` puts the kernel and the largest of the `causes` into words; `assumed` names
@@ -196,7 +196,7 @@ class Prediction:
         return np.asarray(bound)
 
     def _from_sampled(self, values: F64) -> F64:
-        """Values by row, (n_seq, n_q, n_head, ...); unsampled rows get `UNSEEN` times the head's largest."""
+        """Values per row, (n_seq, n_q, n_head, ...); unsampled rows get `UNSEEN` times the head's largest."""
         return np.where(self.sampled[..., None], values, UNSEEN * np.fmax.reduce(values, axis=1, keepdims=True))
 
     @property
