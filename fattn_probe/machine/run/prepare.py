@@ -301,7 +301,7 @@ def prepare(session: Session, work: Work, program: str = RUNNER) -> None:
 
 
 def kernels_of_build(request: BuildRequest, cases: Sequence[Case], progress: Report) -> list[KernelCase]:
-    """The kernel cases that these cases launch on a GPU of the build's architecture, simulated if there is none."""
+    """The kernel cases that these cases launch on a GPU of the build's architecture, or on a simulated one."""
     options = RunOptions(request.tree, patches=request.patches, quants=request.quants)
     if request.engine == "sim":
         options = replace(options, flavour=request.flavour, sanitize=request.sanitize)

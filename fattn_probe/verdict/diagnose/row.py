@@ -213,7 +213,7 @@ class Around:
 class WrongRow:
     """A wrong row: its output `out`, the correct output `base`, and the data for the search.
 
-    `step` is the number of KV rows of a KV step, 0 if unknown; `parts` is the work of the CUDA blocks that share the
+    `step` is the number of KV rows in a KV step, 0 if unknown; `parts` is the work of the CUDA blocks that share the
     row's tile; `others` are the answers of other rows, which may have been written to this row. `unit` is the predicted
     error of an element; the kernel adds `max_offset` to the maximum of the logits; `wrong` marks the wrong columns.
     """

@@ -28,7 +28,7 @@ OwnError = Callable[[F32], F32]
 
 @dataclass(frozen=True)
 class Format:
-    """A floating-point format: bits after the leading one, exponent of the least normal number, largest number."""
+    """A floating-point format: bits after the leading one, exponent of the smallest normal number, largest number."""
 
     fraction: int
     least: int
@@ -125,7 +125,7 @@ def _by_series(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
 def _near_one_number(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
     """The error if an increment is so narrow that the result is the number nearest to the mean, or a neighbour of it.
 
-    Equal increments that lie halfway between two numbers are rounded to even, so the sum stays even, and all of them
+    Identical increments that lie halfway between two numbers are rounded to even, so the sum stays even, and all
     are rounded the same way, as `rint` rounds the increment.
     """
     away = mean - np.rint(mean)
