@@ -73,7 +73,7 @@ Names = dict[str, tuple[str, ...]]
 Items = Sequence[tuple[str, Case]]
 """Cases with the digests of their ops."""
 Read = Callable[[Tree], Callable[[Done], tuple[str, ...] | None]]
-"""Makes a function that describes the launches in a dry run of a tree; it returns None for a failed run."""
+"""Creates a function that describes the launches in a dry run of a tree; it returns None for a failed run."""
 
 
 def required_kernels(session: Session, cases: Sequence[Case], target: Target) -> list[KernelCase]:
@@ -97,7 +97,7 @@ def required_kernels(session: Session, cases: Sequence[Case], target: Target) ->
 
 
 def likely_kernels(session: Session, cases: Sequence[Case], target: Target) -> list[KernelCase]:
-    """A guess of the kernel cases, without dry runs: those needed before, with other edits or patches in the source.
+    """A guess at the kernel cases, without dry runs: those needed before, with other edits or patches in the source.
 
     With this guess, kernels can compile at the same time as the host code that dry runs need.
     """
@@ -169,7 +169,7 @@ def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: 
     """The launches of each op, from parallel dry runs: the names of its kernel cases, or the result of `read`.
 
     Kernels missing from the build are skipped, not compiled. An op whose run failed is left out. If kernels are not
-    compiled separately, a release build makes the dry runs, so that the actual build does not contain a second host
+    compiled separately, a release build performs the dry runs, so that the actual build does not contain a second host
     function for a kernel. Ops of several head sizes run twice: the first time without the files that launch their
     kernels, to determine which of these files they need.
     """
@@ -194,7 +194,7 @@ def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: 
 
 
 def _read_runs(dry: Session, items: Items, target: Target, read: Read) -> Names:
-    """Make dry runs in parallel; returns the results of `read`."""
+    """Perform dry runs in parallel; returns the results of `read`."""
     begin = functools.partial(reading, dry.options, dry.builds, picklable(target), read)
     processes = process_count(len(items))
     if processes == 1:
@@ -213,7 +213,7 @@ def _read_runs(dry: Session, items: Items, target: Target, read: Read) -> Names:
 def reading(
     options: RunOptions, builds: Mapping[str, Build], target: Target, read: "Read", tell: Tell
 ) -> Iterator[Callable[[Items], Names]]:
-    """Provide a worker's function, which makes dry runs of some ops; `read` describes their launches."""
+    """Provide a worker's function, which performs dry runs of some ops; `read` describes their launches."""
     session, tree = Session(options, builds=dict(builds)), options.tree
     assert tree is not None
     words_of = read(tree)

@@ -159,7 +159,7 @@ def progress_line(notes: Console) -> Report:
             text = f"{progress.name} will take about {clock(progress.seconds + progress.left)}."
             text += " `fattn-probe plan` shows its kernels without running them"
             smaller = smaller_case(progress.sizes)
-            text += f"; with {smaller} in the scenario, it takes less." if smaller else "."
+            text += f"; with {smaller} in the scenario, it takes less time." if smaller else "."
             notes.print(Text(text), soft_wrap=not notes.is_terminal)
         shown = progress.seconds >= SHOWN_AFTER
         minutes = minutes if progress.seconds >= MINUTE else 0

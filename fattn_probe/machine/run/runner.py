@@ -247,7 +247,7 @@ class Child:
     def outcome(self, types: Types | None, names: Names | None) -> RunOutcome:
         """The outcome of the run; a fault's frames are not symbolised."""
         if self.code == SIGPROF:
-            return Lost(f"timed out after {self.seconds:.1f} s of processor time")
+            return Lost(f"timed out after {self.seconds:.1f} s of CPU time")
         done = Completed((), self.code, "", self.said.read_text(errors="replace"), self.seconds)
         return parse_ending(done) or outcome_of(done, self.out, read_launches(self.launched, types=types, names=names))
 

@@ -231,9 +231,9 @@ def overflows(wrong: WrongRow) -> Iterator[Cause]:
     """Products of Q and K, logits, or sums of weights times V exceed the largest f16 number."""
     row, around, seen = wrong.row, wrong.around, ~np.isneginf(wrong.row.mask)
     if np.abs(row.K[seen] * around.q).max(initial=0.0) * around.scale > LARGEST_F16:
-        yield Cause("", "products of Q and K exceed f16", "")
+        yield Cause("", "products of Q and K exceed the range of f16", "")
     if np.abs(row.raw[seen]).max(initial=0.0) > LARGEST_F16:
-        yield Cause("", "logits exceed f16", "")
+        yield Cause("", "logits exceed the range of f16", "")
     largest = 0.0
     for rows in [rows for _, _, rows in wrong.shares] if wrong.step else [np.ones(len(row.V), np.bool_)]:
         top = row.logits[rows].max(initial=-np.inf)
@@ -241,4 +241,4 @@ def overflows(wrong: WrongRow) -> Iterator[Cause]:
             largest = max(largest, float(np.abs(np.exp(row.logits[rows] - top) @ row.V[rows]).max()))
     for shift in (1.0, 0.5, 0.25, 0.125):  # a kernel's offset of the maximum scales the weights down
         if shift * largest > LARGEST_F16:
-            yield Cause("", "the accumulators of P V exceed f16", str(shift))
+            yield Cause("", "the accumulators of P V exceed the range of f16", str(shift))

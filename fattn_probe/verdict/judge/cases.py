@@ -312,7 +312,7 @@ def explained(subject: JudgedCase, verdict: Verdict, dst: F32, rows: I64 | None 
 def refused(subject: JudgedCase, verdict: Verdict) -> tuple[Verdict, tuple[Check, ...]]:
     """The verdict on a refused op: fail if the source without its patches accepts the op on this GPU.
 
-    It also fails if an earlier release accepts the op; for a source of unknown age, this cannot be decided.
+    The op also fails if an earlier release accepts it; for a source of unknown age, this cannot be decided.
     """
     origin, op, cc = origin_in(subject.session, subject.target), subject.case.op, subject.cc
     last = None if origin.is_of_unknown_age else supporting(op, cc, origin.build_number)

@@ -22,7 +22,7 @@ WHOLE_BYTES = 4 << 30
 MOST_SECONDS = 60.0
 """CPU seconds that a case may take on a simulated GPU; in longer cases only some blocks run."""
 PART_SECONDS = 20.0
-"""CPU seconds for these blocks."""
+"""CPU seconds to spend on these blocks."""
 RATES = {"mma_f16": 2.8e9, "tile": 0.4e9, "vec": 0.4e9}
 """Operations per CPU second, by kernel family."""
 MOST_TILES = 24

@@ -24,11 +24,11 @@ ATTENTION_KERNEL = re.compile(r"\bflash_attn_(ext|tile)")
 class Judgement:
     """One case on one target: what ran, and all results.
 
-    `missing` says which expectations were not available and why. `sampled` is the extent of the exact check, None for
+    `missing` says which expectations were unavailable, and why. `sampled` is the extent of the exact check, None for
     all rows. `finding` is the fault that stopped the run without an output. `output` is the sha256 of the output's
-    bytes, `seconds` are the timed runs. `known` is the id of the known defect of llama.cpp that caused a failure, or
-    empty; `doubt` says why one may not be the cause. `dst` is the output if all of it was checked. `division` is the
-    origin of the occupancy that determines how blocks divide the KV rows, None if occupancy plays no role.
+    bytes, `seconds` are the timed runs. `known` is the id of the known defect that caused a failure, or empty; `doubt`
+    says why a known defect may not be the cause. `dst` is the output if all of it was checked. `division` is the origin
+    of the occupancy that determines how blocks divide the KV rows, None if occupancy plays no role.
     """
 
     case: str

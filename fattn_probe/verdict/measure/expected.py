@@ -104,7 +104,7 @@ def hold(dst: F32, reference: F64, expected: Expected, *, predictions: bool = Tr
 
     A row is judged by the model if the model has no NaN there or the same NaNs as the output, otherwise by the
     prediction. The design passes if all rows do. If the model judges all rows, the numbers of the prediction are only
-    shown beside those of the model, and left out without `predictions`. NaN and infinity are judged elsewhere; here
+    shown next to those of the model, and left out without `predictions`. NaN and infinity are judged elsewhere; here
     they only have to match those of the model.
     """
     none = np.zeros(dst.shape[:3], np.bool_)
@@ -123,7 +123,7 @@ def hold(dst: F32, reference: F64, expected: Expected, *, predictions: bool = Tr
         for rows in (predicted & ~modelled & ~too_wide, too_wide):
             if rows.any():
                 parts.append((rows, *_against_prediction(dst, reference, prediction, rows)))
-        if modelled.all() and predicted.any():  # only the model decides; the prediction's numbers are shown beside it
+        if modelled.all() and predicted.any():  # only the model decides; the prediction's numbers are shown next to it
             numbers, _ = _against_prediction(dst, reference, prediction, predicted)
             ((_, design, deviation),) = parts
             parts = [(modelled, _beside(design, numbers), deviation)]
