@@ -39,7 +39,7 @@ class InProcess(Debugger):
         self._points: dict[int, StopPoint] = {}
         # cuda-gdb: a stop may be in a GPU thread, whose function and line are known only from a frame
         self._has_kernels = "cuda" in gdb.execute("show version", to_string=True).partition("\n")[0].lower()
-        self._host = ""  # the architecture of host code, in which the program starts
+        self._host = ""  # the architecture of host code, where the program starts
         self._in_kernel = False  # whether cuda-gdb's focus is on a GPU thread
         self._selected = False  # whether a command may have selected a frame other than the newest
         gdb.execute("set print frame-arguments presence")
@@ -76,7 +76,7 @@ class InProcess(Debugger):
         return int(point.number)
 
     def insert_near(self, location: str, condition: str = "") -> list[int]:
-        """Set breakpoints on `file:line` in the compilation units of the frames above; returns their numbers."""
+        """Set breakpoints on `file:line` in the compilation units of the frames on the stack; returns their numbers."""
         file, _, line = location.rpartition(":")
         pcs: set[int] = set()
         for table in filter(None, (frame.find_sal().symtab for frame in _frames(FRAMES))):
@@ -183,7 +183,7 @@ class InProcess(Debugger):
 
 
 def _here() -> Frame:
-    """The place where the program has stopped, without a `gdb.Frame`.
+    """The location where the program has stopped, without a `gdb.Frame`.
 
     For a frame, gdb would also read the debug information of its caller's unit, which takes 0.2 s for ggml-cuda.cu.
     """
@@ -252,6 +252,6 @@ def call(path: str, argument_file: str, result_file: str) -> None:
         document = {"result": getattr(importlib.import_module(module), name)(InProcess(), argument)}
     except DebuggerError as error:
         document = {"refused": str(error)}
-    except Exception:  # noqa: BLE001 - the boundary to gdb, which would print the traceback and lose it
+    except Exception:  # noqa: BLE001 - the boundary with gdb, which would print the traceback and lose it
         document = {"error": traceback.format_exc()}
     Path(result_file).write_text(json.dumps(document))

@@ -101,7 +101,7 @@ def c_string(text: str) -> str:
 
 
 TAIL = 12
-LONGEST = 400  # characters of a dialogue line that a message shows
+LONGEST = 400  # the most characters of a dialogue line that a message shows
 DULL = re.compile(r"< (?:=|\(gdb\)|\d+\^done$)|> \d+-interpreter-exec console \"set ")
 SLICE = 0.5  # seconds between checks that the debugger is alive
 
@@ -179,7 +179,7 @@ class Channel:
     def close(self) -> None:
         """Kill everything in the terminal's session, including the debugged program.
 
-        A process that a driver blocks in the kernel cannot be killed; this gives up on it after 5 seconds.
+        A process that a driver blocks in the kernel cannot be killed; `close` gives up on it after 5 seconds.
         """
         if not self._child.closed:
             if self._child.pid is not None:

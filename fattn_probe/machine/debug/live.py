@@ -1,6 +1,6 @@
 """Runs inside an interactive gdb: the commands `fattn tensors|launch|blocks|tile|step|break` for a stop in a kernel.
 
-`start` runs once; its file, from `fattn_probe.daily.inspect.live`, has the facts found so far and the places to stop.
+`start` runs once; its file, from `fattn_probe.daily.inspect.live`, has the facts found so far and the stop locations.
 """
 
 import json
@@ -18,7 +18,7 @@ from fattn_probe.machine.debug.protocol import without_parameters
 
 
 def half_value(value: gdb.Value) -> float:
-    """The number in a 16-bit float: bf16 if the type's name contains this word, otherwise f16."""
+    """The value of a 16-bit float: bf16 if the type's name contains `bfloat`, otherwise f16."""
     name = "bits" if "bits" in {field.name for field in value.type.strip_typedefs().fields()} else "__x"
     bits = int(value[name]) & 0xFFFF
     if "bfloat" in str(value.type):

@@ -176,8 +176,8 @@ def run_procedure(
 ) -> Any:  # noqa: ANN401 - JSON
     """Run `module:function(debugger, argument)` and return its JSON result; `deadline` limits the whole run (seconds).
 
-    `inside` selects the debugger's Python (True) or MI (False); None means Python, which reads 100,000 values per
-    second, if the debugger has it. In both cases, a refused command raises DebuggerError.
+    `inside` selects the debugger's Python (True) or MI (False); None means Python if the debugger has it, because
+    Python reads 100,000 values per second. In both cases, a refused command raises DebuggerError.
     """
     if not (session.has_python() if inside is None else inside):
         module, _, name = procedure.partition(":")

@@ -12,7 +12,7 @@ Reason = Literal["breakpoint", "step", "signal", "exited"]
 
 @dataclass(frozen=True)
 class StopRecord:
-    """The reason for a stop, and its place; `detail` is a signal's name or an exit code."""
+    """The reason for a stop, and its location; `detail` is a signal's name or an exit code."""
 
     reason: Reason
     breakpoints: tuple[int, ...] = ()
@@ -59,7 +59,7 @@ class Debugger(Protocol):
         ...
 
     def insert_near(self, location: str, condition: str = "") -> list[int]:
-        """Set breakpoints on `file:line` in the compilation units of the frames above; returns their numbers.
+        """Set breakpoints on `file:line` in the compilation units of the frames on the stack; returns their numbers.
 
         A line of a template is in as many units as the template has instances, and finding all of them takes seconds. A
         debugger that cannot select a unit sets breakpoints in all units.

@@ -54,7 +54,7 @@ SETTINGS = (
 """Settings for every session; a debugger skips those that it does not know."""
 PERMIT = "in a container, start it with --cap-add=SYS_PTRACE; elsewhere, /proc/sys/kernel/yama/ptrace_scope forbids it"
 IN_FLIGHT = 3000  # bytes of unanswered commands: less than the terminal's buffer of 4096 bytes, so no write can block
-LAST_WORDS = 20  # lines of the program's output in a message
+LAST_WORDS = 20  # the most lines of the program's output in a message
 MI_FORM = re.compile(r"\d+(-interpreter-exec console |-exec-)?")
 """The part of a command that messages omit: its token, and the MI wrapper of a console command."""
 
@@ -72,7 +72,7 @@ class DebugSession:
     The program runs with `args` and an empty stdin; `stdout` and `stderr` go to files. `deadline` is the time limit in
     seconds for each command without a separate limit. If the debugger exits early or a command exceeds its deadline,
     all processes are killed, and LostError is raised. Before that, the debugger has `grace` seconds to stop the program
-    and report its place, and the same time again to quit, because killing a GPU's debugger should be avoided.
+    and report its location, and the same time again to quit, because killing a GPU's debugger should be avoided.
     `transcript` is a file for the dialogue; `folder` is temporary and belongs to the session.
     """
 
@@ -155,7 +155,7 @@ class DebugSession:
         return reply.console + self._until_stopped(deadline).console
 
     def resume(self, text: str, deadline: float | None = None) -> Reply:
-        """Send an `-exec-` command and wait for the program to stop; the reply's `stopped` has the place."""
+        """Send an `-exec-` command and wait for the program to stop; the reply's `stopped` has the location."""
         self.command(text, deadline)
         return self._until_stopped(deadline)
 
@@ -232,7 +232,7 @@ class DebugSession:
         return self._reply(self._token, self.deadline if deadline is None else deadline)
 
     def _place(self) -> str:
-        """Interrupt the program; returns its place for a message, empty if the debugger no longer answers."""
+        """Interrupt the program; returns its location for a message, empty if the debugger does not answer."""
         with contextlib.suppress(GoneError, TimeoutError):
             self._channel.interrupt()
             self._token += 1

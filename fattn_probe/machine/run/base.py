@@ -61,9 +61,9 @@ def launch_lines(tree: Tree) -> Callable[[Done], tuple[str, ...] | None]:
 def base_of(options: RunOptions) -> Base | None:
     """The base of a session's source; None for an unchanged release.
 
-    With patches, it is the same source without them. For a checkout, it is the merge base with the upstream branch, if
-    its content differs. Otherwise, it is the pinned release with the tree's build number, or the default release. None
-    for a local commit, and if every base has the same content as the source.
+    With patches, the base is the source without them. For a checkout, it is the merge base with the upstream branch, if
+    their contents differ. Otherwise, it is the pinned release with the tree's build number, or the default release.
+    None for a local commit, and if every base has the same content as the source.
     """
     tree = options.tree
     if tree is None or options.build is not None or not options.beside_base:

@@ -115,7 +115,7 @@ PROVENANCE = "fattn.provenance."
 class Capture(CaseFile):
     """One run of one case.
 
-    `dst` is float32 (n_seq, n_q, n_head, hsv), dst's `ne` reversed. `launches` are those of the first run. `seconds`
+    `dst` is float32 (n_seq, n_q, n_head, hsv), dst's `ne` reversed. `launches` are from the first run. `seconds`
     has the time of each repeat, measured by `clock` (`gpu` or `wall`, see RunResult); empty if nothing was timed.
     `provenance` records the source, build, device and versions.
     """
@@ -140,7 +140,7 @@ def capture_of(case: Named, inputs: Mapping[str, Bytes], ran: Ran, provenance: M
     if result.dst is None:
         raise InputError(f"{case.name}: nothing was computed (--support-only), so there is nothing to capture")
     if result.digest != case.digest:
-        raise InputError(f"{case.name}: the result is of case {result.digest}, not of {case.digest}")
+        raise InputError(f"{case.name}: the result is for case {result.digest}, not for {case.digest}")
     return Capture(
         name=case.name,
         digest=case.digest,

@@ -109,7 +109,7 @@ def check_simulated(work: Work) -> None:
 
 
 def raise_if_failed(done: Sequence[Done]) -> None:
-    """Raise the error of the worst case, if any."""
+    """Raise the error for the worst case, if any."""
     results = [item.result for item in done]
     if any(isinstance(result, Finding | Failed) for result in results):
         raise ComparisonError("a kernel failed")
@@ -142,7 +142,7 @@ def render_plan(done: Sequence[Done]) -> RenderableType:
 def launch_table(
     done: Sequence[Done], columns: tuple[str, ...], cells: Callable[[Done, int], tuple[str, ...]]
 ) -> Table:
-    """A table with a row per launch, at least one per case: kernel, grid, block, dynamic shared memory, more cells."""
+    """A table with a row per launch, at least one per case: kernel, grid, block, dynamic shared memory, extra cells."""
     rows = []
     for item in done:
         launches = [

@@ -1,9 +1,9 @@
-"""A digest of the code that a run executes, over sections of a build's objects, resolved as the linker does.
+"""A digest of the code that a run executes: sections of a build's objects, with symbols resolved as by the linker.
 
 As long as this digest is the same, a case's output cannot change, whatever was edited. The relocations of each section
-are followed, in the same object or to the first object of the link that defines the symbol, because copies of an inline
-function differ if their objects were compiled with different flags. Debug information is left out; a line number counts
-only if a call passes it, as `__syncthreads()` does.
+are followed, in the same object or to the first linked object that defines the symbol, because copies of an inline
+function differ if their objects were compiled with different flags. Debug information is left out; a line number
+matters only if a call passes it, as `__syncthreads()` does.
 """
 
 import struct
@@ -72,7 +72,7 @@ class ObjectReader:
             raise ValueError("not a 64-bit ELF file")
         self.data = data
         (start,), (number, names) = struct.unpack_from("<Q", data, 40), struct.unpack_from("<HH", data, 60)
-        first = HEADER.unpack_from(data, start)  # it holds numbers that are too large for the file's header
+        first = HEADER.unpack_from(data, start)  # it holds counts that are too large for the file's header
         number, names = number or first[5], first[6] if names == 0xFFFF else names
         self.headers = [HEADER.unpack_from(data, start + index * HEADER.size) for index in range(number)]
         self.names = [self.text(self.headers[names][4] + header[0]) for header in self.headers]
@@ -87,7 +87,7 @@ class ObjectReader:
         ]
 
     def text(self, start: int) -> str:
-        """The null-terminated text at an offset."""
+        """The null-terminated string at an offset."""
         return self.data[start : self.data.index(b"\0", start)].decode()
 
     def contents(self, header: tuple[int, ...]) -> bytes:
@@ -112,7 +112,7 @@ class ObjectReader:
         return ObjectCode(sections, symbols, any(header[1] in AT_LOAD for header in self.headers))
 
     def described(self, relocations: Iterable[tuple[int, ...]]) -> tuple[list[str], dict[str | int, None]]:
-        """Relocations as texts that are identical for identical code, and their targets in order."""
+        """Relocations as strings that are identical for identical code, and their targets in order."""
         words, targets = list[str](), dict[str | int, None]()
         for offset, info, addend in relocations:
             name, binding, section, value = self.symbols[info >> 32]
@@ -120,7 +120,7 @@ class ObjectReader:
             if binding == LOCAL and UNDEFINED < section < RESERVED:
                 header = self.headers[section]
                 start, size, strings = header[4] + value, header[9], header[2] & STRINGS
-                if header[2] & MERGED and name and not (strings and size > 1):  # by content, not by place
+                if header[2] & MERGED and name and not (strings and size > 1):  # by content, not by location
                     size = self.data.index(b"\0", start) + 1 - start if strings else size
                     said = self.data[start : start + size].hex()
                 else:
@@ -203,7 +203,7 @@ class ExecutedCode:
             if family := BY_KERNEL.get(launch.kernel):
                 case = instance_of(family, launch.values, self.cases)
                 wanted.append(self.launchers.get(case.whole.name) if case else None)
-            if family or any(launch.kernel == kernel for kernel, _ in self.bodies):  # else it is in host objects
+            if family or any(launch.kernel == kernel for kernel, _ in self.bodies):  # else host objects hold its code
                 wanted.append(self.bodies.get((launch.kernel, launch.values)))
         roots = () if None in wanted else tuple(sorted({name for name in wanted if name}))
         if roots and roots not in self._digests and self._is_told_apart:
@@ -239,10 +239,10 @@ class ExecutedCode:
 
     @cached_property
     def _is_told_apart(self) -> bool:
-        """Whether kernels, their host functions and the rest are separate, so that digests are valid.
+        """Whether kernels, their host functions and all other code are separate, as digests require.
 
         If so, a kernel takes inline functions only from kernels linked before it, so its code does not change while the
-        build grows; and only the rest calls functions that launch kernels.
+        build grows; and only the other code calls functions that launch kernels.
         """
         kernels, others, called = set[str](), set[str](), set[str]()
         for _, path, code in self._objects:

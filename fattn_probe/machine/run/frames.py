@@ -1,4 +1,4 @@
-"""Readable stack frames with symbols, without parameter lists, local paths, repeated places and machinery."""
+"""Readable stack frames with symbols, without parameter lists, local paths, repeated locations and machinery."""
 
 import posixpath
 import re
@@ -57,8 +57,8 @@ def describe_finding(found: Finding) -> str:
 
 
 def short_frames(frames: Sequence[str]) -> tuple[str, ...]:
-    """The innermost frames as `function at file:line`, each place once."""
-    # Inlined and recursive lambdas repeat the place of the previous frame.
+    """The innermost frames as `function at file:line`, each location once."""
+    # Inlined and recursive lambdas repeat the location of the previous frame.
     places = groupby(map(short_frame, frames), key=lambda frame: frame.rpartition(" at ")[2])
     return tuple(next(same) for _, same in places)[:MOST_FRAMES]
 
@@ -112,7 +112,7 @@ def short_function(name: str) -> str:
 def symbolised(found: Finding) -> Finding:
     """The finding with symbolised frames (function and line), from the kernel's line outwards.
 
-    If the finding has an earlier place, the message ends with that place.
+    If the finding has `earlier` frames, the message ends with their location.
     """
     if not found.frames:
         return found
@@ -156,7 +156,7 @@ def named_by_source(frame: str, folder: Path) -> str:
         return frame
     name, line = short_function(match["name"]), int(match["line"])
     path = folder / match["path"]
-    # A header of kernels that are compiled apart has its lines in the version that launches them, behind a #line.
+    # If a header's kernels are compiled separately, its own lines are in the launching version, after a #line.
     whole = lines_of(path.parent / LAUNCHES / path.name)
     around = [function for first, last, function in whole if first <= line + 1 <= last]
     if not around:
@@ -193,7 +193,7 @@ def kernel_frames(frames: Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_addr2line(offsets: Sequence[str], text: str) -> list[tuple[str, tuple[str, ...]]]:
-    """(offset, frames from the innermost outwards) from the output of `addr2line -aCfpi`, without unknown places."""
+    """(offset, frames from the innermost outwards) from the output of `addr2line -aCfpi`, without unknown locations."""
     groups: list[list[str]] = []
     for line in text.splitlines():
         if line.startswith("0x"):

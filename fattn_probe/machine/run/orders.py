@@ -17,7 +17,7 @@ from fattn_probe.machine.run.session import Session
 
 ENDED = "the process ended"
 MOST_SHRUNK = 3
-"""The number of cases whose order is shrunk, which takes dozens of processes per case."""
+"""The most cases whose order is shrunk; each takes dozens of processes."""
 Output = str
 """A digest of a case's dst and launches; for a run without an output, ENDED and the reason."""
 
@@ -140,7 +140,7 @@ def alone(session: Session, case: Case, target: Target) -> Output:
 def differences(
     session: Session, cases: Sequence[Case], target: Target, seed: int, expected: Mapping[str, Output]
 ) -> list[OrderDifference]:
-    """The first difference of each case from a separate run, in a seed's random order; even seeds reuse addresses."""
+    """Each case's first difference from a separate run, in the random order of `seed`; even seeds reuse addresses."""
     with scratch() as folder:
         files = {case.name: make_case_file(case, folder / f"{place}.gguf") for place, case in enumerate(cases)}
         line = Line(session, target, files, folder, reuse=seed % 2 == 0)

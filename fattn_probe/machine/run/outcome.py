@@ -107,8 +107,8 @@ class Finding:
 
     `kind` is the simulator's term (`out-of-bounds`, `race`, ...), the sanitizer's name, `CUDA error` or `abort`.
     `kernel` is the signature as the compiler writes it, or a short name after `shortened`; `block` and `thread` are (x,
-    y, z). `frames` begin with the innermost frame, at `file` and `line`. `earlier` has the frames of the other place:
-    in a race between kernels, or if lanes are at two instructions. Unknown values are empty, None or 0.
+    y, z). `frames` begin with the innermost frame, at `file` and `line`. `earlier` has the frames of the other access
+    in a race between kernels, or of lanes that are at another instruction. Unknown values are empty, None or 0.
     """
 
     kind: str
@@ -211,7 +211,7 @@ def sanitizer_finding(done: Completed) -> Finding | None:
 
 
 def ggml_failure(done: Completed) -> Failed | None:
-    """An abort of ggml (`file:line: GGML_ASSERT(...) failed`, a CUDA error) or a failed graph; None without either."""
+    """An abort of ggml (`file:line: GGML_ASSERT(...) failed`, a CUDA error) or a failed graph; otherwise None."""
     lines = done.stderr.splitlines()
     if done.code == SIGABRT:
         cuda = cuda_error(lines)
@@ -227,7 +227,7 @@ def ggml_failure(done: Completed) -> Failed | None:
 
 
 def cuda_error(lines: list[str]) -> list[str]:
-    """ggml's message for a CUDA or ROCm error: the error, then the place and the call."""
+    """ggml's message for a CUDA or ROCm error: the error, then its location and the failed call."""
     for i, line in enumerate(lines):
         if DEVICE_ERROR.search(line):
             return [line.strip(), *(more.strip() for more in lines[i + 1 : i + 3] if more.startswith("  "))]

@@ -67,13 +67,13 @@ class KernelsByOp:
 
 
 CASES_A_PROCESS = 50
-"""The number of dry runs worth another process, which takes half a second to start."""
+"""The number of dry runs that justify another process, which takes half a second to start."""
 Names = dict[str, tuple[str, ...]]
 """Maps an op's digest to the names of its kernel cases, or to other descriptions of its launches."""
 Items = Sequence[tuple[str, Case]]
 """Cases with the digests of their ops."""
 Read = Callable[[Tree], Callable[[Done], tuple[str, ...] | None]]
-"""Makes a function that describes the launches in a dry run of a tree; it returns None for a failed run."""
+"""Creates a function that describes the launches in a dry run of a tree; it returns None for a failed run."""
 
 
 def required_kernels(session: Session, cases: Sequence[Case], target: Target) -> list[KernelCase]:
@@ -97,7 +97,7 @@ def required_kernels(session: Session, cases: Sequence[Case], target: Target) ->
 
 
 def likely_kernels(session: Session, cases: Sequence[Case], target: Target) -> list[KernelCase]:
-    """A guess of the kernel cases, without dry runs: those needed before, with other edits or patches in the source.
+    """A guess at the kernel cases, without dry runs: those needed before, with other edits or patches in the source.
 
     With this guess, kernels can compile at the same time as the host code that dry runs need.
     """
@@ -116,7 +116,7 @@ def required_sources(cases: Iterable[Case]) -> tuple[str, ...]:
 
 
 def launching_by_size(session: Session, cases: Iterable[Case], target: Target) -> tuple[str, ...]:
-    """The file that launches all kernels of the cases' head size on a simulated GPU; empty for several head sizes."""
+    """The file that launches all kernels of the cases' head size on a simulated GPU; empty if they have several."""
     tree, sizes = session.options.tree, {(str(case.op.sizes.hsk), str(case.op.sizes.hsv)) for case in cases}
     if tree is None or target.engine != "sim" or len(sizes) > 1:
         return ()
@@ -169,7 +169,7 @@ def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: 
     """The launches of each op, from parallel dry runs: the names of its kernel cases, or the result of `read`.
 
     Kernels missing from the build are skipped, not compiled. An op whose run failed is left out. If kernels are not
-    compiled separately, a release build makes the dry runs, so that the actual build does not contain a second host
+    compiled separately, a release build performs the dry runs, so that the actual build does not contain a second host
     function for a kernel. Ops of several head sizes run twice: the first time without the files that launch their
     kernels, to determine which of these files they need.
     """
@@ -194,7 +194,7 @@ def dry_runs(session: Session, cases: Mapping[str, Case], target: Target, read: 
 
 
 def _read_runs(dry: Session, items: Items, target: Target, read: Read) -> Names:
-    """Make dry runs in parallel; returns the results of `read`."""
+    """Perform dry runs in parallel; returns the results of `read`."""
     begin = functools.partial(reading, dry.options, dry.builds, picklable(target), read)
     processes = process_count(len(items))
     if processes == 1:
@@ -213,7 +213,7 @@ def _read_runs(dry: Session, items: Items, target: Target, read: Read) -> Names:
 def reading(
     options: RunOptions, builds: Mapping[str, Build], target: Target, read: "Read", tell: Tell
 ) -> Iterator[Callable[[Items], Names]]:
-    """Provide a worker's function, which makes dry runs of some ops; `read` describes their launches."""
+    """Provide a worker's function, which performs dry runs of some ops; `read` describes their launches."""
     session, tree = Session(options, builds=dict(builds)), options.tree
     assert tree is not None
     words_of = read(tree)
@@ -227,7 +227,7 @@ def reading(
 
 
 def process_count(cases: int) -> int:
-    """The number of processes for the dry runs of this many cases."""
+    """The number of processes for dry runs of this many cases."""
     return max(1, min(cores(), cases // CASES_A_PROCESS))
 
 
@@ -301,7 +301,7 @@ def prepare(session: Session, work: Work, program: str = RUNNER) -> None:
 
 
 def kernels_of_build(request: BuildRequest, cases: Sequence[Case], progress: Report) -> list[KernelCase]:
-    """The kernel cases that these cases launch on a GPU of the build's architecture, simulated if there is none."""
+    """The kernel cases that these cases launch on a GPU of the build's architecture, or on a simulated one."""
     options = RunOptions(request.tree, patches=request.patches, quants=request.quants)
     if request.engine == "sim":
         options = replace(options, flavour=request.flavour, sanitize=request.sanitize)

@@ -61,11 +61,11 @@ class BlockProgress:
         self.path = Path(f"/proc/{os.getpid()}/fd/{self.descriptor}")
 
     def reset(self) -> None:
-        """Clear the counts of the last run."""
+        """Clear the counts from the last run."""
         os.ftruncate(self.descriptor, 0)
 
     def read(self) -> tuple[int, int]:
-        """The finished and the total blocks of the current launch; (0, 0) before the first launch."""
+        """The number of finished blocks and the total, for the current launch; (0, 0) before the first launch."""
         counts = os.pread(self.descriptor, COUNTS.size, 0)
         done, blocks = COUNTS.unpack(counts) if len(counts) == COUNTS.size else (0, 0)
         return done, blocks
@@ -159,7 +159,7 @@ def progress_line(notes: Console) -> Report:
             text = f"{progress.name} will take about {clock(progress.seconds + progress.left)}."
             text += " `fattn-probe plan` shows its kernels without running them"
             smaller = smaller_case(progress.sizes)
-            text += f"; with {smaller} in the scenario, it takes less." if smaller else "."
+            text += f"; with {smaller} in the scenario, it takes less time." if smaller else "."
             notes.print(Text(text), soft_wrap=not notes.is_terminal)
         shown = progress.seconds >= SHOWN_AFTER
         minutes = minutes if progress.seconds >= MINUTE else 0

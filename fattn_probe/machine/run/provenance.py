@@ -1,4 +1,4 @@
-"""The provenance of a capture: the versions of the packages that made it, and of the driver."""
+"""The provenance of a capture: the versions of the packages that created it, and of the driver."""
 
 import functools
 import platform

@@ -40,7 +40,7 @@ NO_GDB = {"DEBUGINFOD_URLS": ""}
 NO_BACKTRACE = {"GGML_NO_BACKTRACE": "1"}
 """For many cases in a process: gdb would print to stdout, which is for answers, and take a second."""
 NO_LEAKS = {"LSAN_OPTIONS": "detect_leaks=0"}
-"""Turns off the search for leaks: a child inherits objects that its parent still owns."""
+"""Turns off leak detection: a child inherits objects that its parent still owns."""
 GRACE = 30.0
 """Seconds beyond the limit on CPU time after which a child is assumed to hang."""
 
@@ -247,7 +247,7 @@ class Child:
     def outcome(self, types: Types | None, names: Names | None) -> RunOutcome:
         """The outcome of the run; a fault's frames are not symbolised."""
         if self.code == SIGPROF:
-            return Lost(f"timed out after {self.seconds:.1f} s of processor time")
+            return Lost(f"timed out after {self.seconds:.1f} s of CPU time")
         done = Completed((), self.code, "", self.said.read_text(errors="replace"), self.seconds)
         return parse_ending(done) or outcome_of(done, self.out, read_launches(self.launched, types=types, names=names))
 

@@ -1,4 +1,4 @@
-"""Runs cases on targets: makes the build, compiles each kernel that turns out to be missing, runs, fingerprints."""
+"""Runs cases on targets: makes the build, compiles missing kernels on demand, computes fingerprints."""
 
 import contextlib
 import dataclasses
@@ -120,7 +120,7 @@ class Session:
         return dataclasses.replace(self, options=dataclasses.replace(self.options, simulation=other))
 
     def build_for(self, target: Target, program: str | None = None) -> Build:
-        """The build for a target, with `program`; it is made if it does not exist."""
+        """The build for a target, with `program`; it is created if it does not exist."""
         if (made := self.options.build) is not None:
             has, arch = made.manifest.fingerprint, arch_of(target) if target.device is not None else ""
             if target.engine != "cpu" and (has.engine != target.engine or arch not in ("", has.arch)):

@@ -22,7 +22,7 @@ TABLES = Kind("tables", "the folder of tables")
 RESOURCES = Kind("resources", "the file of kernels' resources")
 FIGURES = "figures"
 TABLE_FORMAT = b"corrections in two bits, bounds of ex2"
-"""Part of the key of the folder of unpacked tables: change this number when `unpack` changes."""
+"""Part of the key of the folder with unpacked tables: change this text when `unpack` changes."""
 FRACTIONS = 1 << 23
 """Entries in the tables of ex2 and rcp: one for each significand."""
 RANGE = FRACTIONS // 1024
@@ -69,7 +69,7 @@ class Simulation:
 
     @property
     def dry_env(self) -> dict[str, str]:
-        """The variables that programs on a real GPU read too."""
+        """The variables that programs on a real GPU also read."""
         return {
             **({"FATTN_PROBE_DRY": "1"} if self.dry else {}),
             **({"FATTN_PROBE_SKIP_KERNELS": "1"} if self.skip_kernels else {}),
@@ -105,7 +105,7 @@ def pack_corrections(corrections: I8) -> bytes:
 
 
 def ex2_bounds(corrections: I8) -> F32:
-    """The amount that the hardware adds to 2^f before truncating: (middle, margin) for 1024 ranges of f and the end.
+    """The amount that the hardware adds to 2^f before truncating: (middle, margin) for 1024 ranges of f, and at f = 1.
 
     `corrections` is the table of ex2. In units of 2^-23, ex2(f) is floor(2^f + middle), unless that sum is within the
     margin of an integer. Range i has the 8192 values of f around i / 1024.
@@ -124,7 +124,7 @@ def ex2_bounds(corrections: I8) -> F32:
 def _resources_in(_cache: Path, arch: str, build_number: str, released: bool) -> Path:
     """The path of a file with a line `registers shared local kernel value value ...` per kernel with known figures.
 
-    Kernels follow a line with their origin, `0 0 0 # measured b7551`.
+    The kernels follow a line with their origin, such as `0 0 0 # measured b7551`.
     """
     text = "".join(resource_lines(figures_of(arch, build_number, released=released)))
 

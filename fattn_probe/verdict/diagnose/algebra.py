@@ -85,7 +85,7 @@ def _maps(n_kv: int, step: int) -> Iterator[tuple[str, Indices]]:
 
 
 def column_gains(wrong: WrongRow) -> Iterator[Cause]:
-    """Blocks of columns of Q and K count a wrong integer number of times, such as 0 or 2."""
+    """Blocks of columns of Q and K are counted the wrong number of times: an integer such as 0 or 2."""
     terms = _terms(wrong)
     if terms is None:
         return
@@ -105,7 +105,7 @@ def column_gains(wrong: WrongRow) -> Iterator[Cause]:
 
 
 def sets_of_rows(wrong: WrongRow) -> Iterator[Cause]:
-    """Sets of KV rows have weights with a wrong factor, for example if part of the sum is lost or rescaled."""
+    """The weights of sets of KV rows are off by a factor, for example if part of the sum is lost or rescaled."""
     p, seen = wrong.row.p, np.flatnonzero(wrong.row.p)
     found: list[tuple[float, Cause]] = []
     summands = p[seen, None] * wrong.row.V[seen]
@@ -134,9 +134,9 @@ def _divisions(wrong: WrongRow) -> Iterator[tuple[str, str, str, Indices]]:
         yield "kv-parts", "KV steps have wrong weights", "KV step", wrong.steps
     for warps in WARPS:
         for rows in SLICES:
-            words = f"slices of {rows} KV rows have wrong weights, by their number modulo {warps}"
+            words = f"slices of {rows} KV rows have wrong weights, depending on their number modulo {warps}"
             yield "kv-parts", words, f"slice n % {warps} =", i // rows % warps
-        words = f"KV rows have wrong weights, by their number modulo {warps}"
+        words = f"KV rows have wrong weights, depending on their number modulo {warps}"
         yield "weights", words, f"KV row n % {warps} =", i % warps
     for rows in SLICES:
         yield "kv-parts", f"slices of {rows} KV rows have wrong weights", "slice", i // rows
@@ -205,7 +205,7 @@ def other_share(wrong: WrongRow) -> Iterator[Cause]:
 
 
 def single_rows(wrong: WrongRow) -> Iterator[Cause]:
-    """Single KV rows have wrong weights; searched only if the row has more columns than KV rows that count."""
+    """Single KV rows have wrong weights; searched only if there are more columns than KV rows to fit."""
     p, rounding = wrong.row.p, wrong.rounding
     for which, rows in (("", np.flatnonzero(p > 0)), (", for hidden KV rows too", np.arange(len(p)))):
         if not 2 <= len(rows) <= MOST * len(wrong.out):
@@ -293,12 +293,12 @@ def _other_values(wrong: WrongRow, chosen: Bools) -> bool:
 
 
 def _terms(wrong: WrongRow) -> F64 | None:
-    """The products of Q and K by column, (n_kv, hsk); None if there are too many."""
+    """The products of Q and K for each column, (n_kv, hsk); None if there are too many."""
     return np.asarray(wrong.row.K * wrong.around.q * wrong.around.scale) if wrong.affords(2048) else None
 
 
 def _summed(terms: F64, out: F64) -> tuple[F64, F64]:
-    """The factors for some terms (number, hsv) that bring their sum closest to an output, and that sum."""
+    """The factors for these terms (number, hsv) that bring their sum closest to an output, and that sum."""
     factors = np.asarray(np.linalg.lstsq(terms.T, out, rcond=1e-9)[0], np.float64)
     return factors, np.asarray(factors @ terms)
 
@@ -311,7 +311,7 @@ def _fitted(wrong: WrongRow, fixed: F64, parts: F64, steps: int) -> F64:
     row, target = wrong.row, wrong.out
 
     def at(gains: F64) -> tuple[AttentionRow, float]:
-        """The row for some gains, and the distance of its output."""
+        """The row with these gains, and the distance of its output from the wrong one."""
         other = replace(row, raw=fixed + parts @ gains)
         return other, float(np.linalg.norm(target - other.out))
 

@@ -66,7 +66,7 @@ class Evidence:
     rows: I64 | None = None
 
     def place(self, row: RowIndex) -> RowIndex:
-        """The position (sequence, query, head) of a row of the arrays in the whole output."""
+        """The position (sequence, query, head) in the whole output of a row of the arrays."""
         if self.rows is None:
             return row
         sequence, query, head = self.rows[row[1]].tolist()
@@ -202,7 +202,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
             off = np.where(np.isfinite(dst), np.abs(dst - base), np.inf)
         d, parts = int(np.where(wrong[row], off, -1.0).argmax()), evidence.parts(row)
         blocks = tuple(parts)
-        if cause is not None and cause.step is not None:  # only the blocks that did the wrong KV step
+        if cause is not None and cause.step is not None:  # only the blocks that processed the wrong KV step
             blocks = tuple(block for block, work in parts.items() if cause.step in work.steps) or blocks
         at = Coordinate(*evidence.place(row), d)
         tile = None if geometry is None else geometry.tile_of(*evidence.place(row))
@@ -228,7 +228,7 @@ def _causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate
     # The bits of a NaN prove these causes, so the report names them even for few rows if nothing explains the rest.
     certain = of_rows("unwritten", "elements are never written", "", never)
     if evidence.rows is None:  # a huge output starts as fresh memory, so it proves nothing
-        certain += of_rows("unwritten-read", "unwritten memory is read", "--check names the place", fresh)
+        certain += of_rows("unwritten-read", "unwritten memory is read", "--check shows where", fresh)
     if (computed := bad & ~never & ~fresh).any():  # compared with correct rows, or a sample of them
         most = min(1024, 2 * evidence.affords(1))
         chosen = np.sort(np.random.default_rng(0).permutation(np.flatnonzero(~(never | fresh)))[:most])
@@ -256,7 +256,7 @@ def _causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate
     )
     nan_around = any(isinstance(layout, View) and layout.outside == "nan" for layout in layouts)
     invalid, operand = (bad & _with_bits(dst, bits) for bits in (INVALID, OPERAND))
-    shown = of_rows("invalid", "an undefined operation makes NaN", "0/0, inf - inf or 0 * inf", invalid)
+    shown = of_rows("invalid", "an undefined operation produces NaN", "0/0, inf - inf or 0 * inf", invalid)
     if nan_around:
         shown += of_rows("operand-nan", "NaN in the memory around the operands is read", "", operand)
     return certain or [one for one in shown if one.rows >= AGREED * number]
@@ -283,7 +283,7 @@ def _by_place(evidence: Evidence, rows: Sequence[RowIndex], share: float) -> Ite
     if geometry is not None and evidence.rows is None and number >= 4:
         several = np.array([sum(bool(work.steps) for work in parts.values()) > 1 for parts in geometry.parts])
         shared = several[geometry.indices(wrong.shape)]
-        # All wrong rows are in tiles shared by several blocks, and many rows of these are wrong; other tiles exist.
+        # All wrong rows are in tiles that several blocks share, many rows there are wrong, and other tiles exist.
         if shared.mean() <= LEAST and not (wrong & ~shared).any() and number >= LEFT * shared.sum():
             lost = "the parts of the blocks that share tiles are combined wrongly"
             detail = f"{number} rows, all of them in tiles that several blocks share"
@@ -295,8 +295,8 @@ def _by_place(evidence: Evidence, rows: Sequence[RowIndex], share: float) -> Ite
 def _faint(evidence: Evidence, rows: Sequence[RowIndex]) -> Cause | None:
     """The cause of errors as small as the kernel's own: a factor close to 1, or, if they are uncorrelated, a rounding.
 
-    A wrong factor causes an error that is a multiple of the output; a rounded factor is off by at most one unit in the
-    last place. Biased errors do not come from rounding: they show that a part counts a little too much.
+    A wrong factor causes an error proportional to the output; a rounded factor is off by at most one unit in the
+    last place. Biased errors do not come from rounding: they show that a part is weighted a little too much.
     """
     # An error that is too small to count as wrong can still be detected if it is a tenth of the kernel's own error.
     seen = np.abs(evidence.dst - evidence.base) > LEFT * np.asarray(evidence.deviation.unit)[..., None]
@@ -316,16 +316,16 @@ def _faint(evidence: Evidence, rows: Sequence[RowIndex]) -> Cause | None:
         return Cause("rounding", "the errors are as small as a rounding to f16", "")
     best = max(leaning, key=lambda cause: cause.explained or 0.0)
     own = sum(row.unit**2 * len(row.error) for row in together) / sum(row.off**2 for row in together)
-    # Both roundings remain: that of the kernel and that of its model.
+    # Both roundings remain: the kernel's and its model's.
     left = 1 - (best.explained or 0.0)
     return best if left <= 2 * BETTER * own and abs((best.factor or 0) - 1) <= NEAR_ONE else None
 
 
 def lean(wrong: Iterable[WrongRow]) -> Iterator[Cause]:
-    """The factors in whose direction the errors of rows point more than chance allows, fitted to all rows together.
+    """The factors whose effect the rows' errors resemble more than chance allows, fitted to all rows together.
 
-    Uses Student's t, because the spread is estimated from the rows. The quantile of t that corresponds to
-    SIGMAS of a normal variable comes from the Cornish-Fisher expansion, which is accurate from 5 degrees of freedom on.
+    Uses Student's t, because the spread is estimated from the rows. The quantile of t that corresponds to SIGMAS of a
+    normal variable comes from the Cornish-Fisher expansion, which is accurate for 5 or more degrees of freedom.
     """
     step, power = 1e-4, 0.0
     found: dict[tuple[str, str], list[tuple[float, float, float]]] = {}

@@ -29,7 +29,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Apart:
-    """An element that differs, the worst of its row."""
+    """An element that differs, the worst in its row."""
 
     at: Coordinate
     a: Side
@@ -71,8 +71,8 @@ class Difference:
         """The result in words."""
         like = self.likeness
         if like.identical:
-            return f"all {like.elements} elements are equal in every bit"
-        words = f"{like.equal_bits} of {like.elements} elements ({100 * like.share:.2f} %) are equal in every bit"
+            return f"all {like.elements} elements are identical in every bit"
+        words = f"{like.equal_bits} of {like.elements} elements ({100 * like.share:.2f} %) are identical in every bit"
         largest = f", largest difference {like.max_abs:.3g} at {like.worst}" if like.worst else ""
         where = f"; the others: {'; and '.join(map(str, self.patterns))}" if self.patterns else ""
         return f"{words}, NMSE {like.nmse:.2e}{largest}{where}"
@@ -116,7 +116,7 @@ def _cut(wrong: Bools, geometry: Geometry | None) -> DifferenceCut | None:
 
 
 def _worst(a: F32, b: F32, wrong: Bools, cut: Sequence[Geometry | None]) -> Iterator[Apart]:
-    """The worst element of the rows that differ most; elements that are finite in only one output come first."""
+    """The worst element in each of the most different rows; elements that are finite in only one output come first."""
     with np.errstate(invalid="ignore"):
         off: npt.NDArray[np.float64] = np.abs(a.astype(np.float64) - b)
     off = np.where(wrong, np.where(np.isfinite(off), off, np.inf), -1.0)

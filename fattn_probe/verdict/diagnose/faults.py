@@ -22,14 +22,14 @@ from fattn_probe.verdict.diagnose.row import Candidate, Cause, Moves, Named, Wro
 
 KINDS = {
     "kv-left-out": "KV rows that should count are left out",
-    "kv-weight": "KV rows count with a wrong weight, for example twice",
-    "kv-beyond": "memory after the last KV row is read, or counts",
+    "kv-weight": "KV rows are counted with a wrong weight, for example twice",
+    "kv-beyond": "memory after the last KV row is read, or counted as KV rows",
     "kv-hidden": "KV rows that the mask hides are counted",
     "share": "one block's part of a shared tile is lost, or combined wrongly",
     "kv-parts": "the parts of KV steps, or of warps' slices, have wrong weights",
     "weights": "KV rows have wrong weights, while V and its sum are correct",
     "mask-ignored": "the mask, or its finite part, is ignored",
-    "mask-scale": "the finite part of the mask has a wrong factor, for example 2 if it is added twice",
+    "mask-scale": "the finite part of the mask is scaled by a wrong factor, for example 2 if it is added twice",
     "mask-elsewhere": "the mask is read at the wrong row, column, head or sequence",
     "q-elsewhere": "Q is read from the wrong place: a different query, head or sequence",
     "k-elsewhere": "K is read from the wrong place: other rows, columns, heads or sequences",
@@ -42,10 +42,10 @@ KINDS = {
     "outside": "the output is not an average of V's rows: the weights do not add up to 1, or something else is summed",
     "tile-layout": "tiles of K and V are written in one layout and read in another",
     "row-elsewhere": "a different row's answer is written in its place",
-    "sink": "the sink counts a wrong number of times",
+    "sink": "the sink is counted the wrong number of times",
     "softcap": "the softcap is ignored or applied wrongly",
     "alibi": "the slope of ALiBi is wrong",
-    "scale": "the logits are scaled",
+    "scale": "the logits are scaled by an extra factor",
     "output-scale": "the output is scaled by one factor",
     "row-sum": "each row is scaled by a different factor: the sum of its weights, or its rescaling, is wrong",
     "rounding": "values are rounded more than by design",
@@ -54,7 +54,7 @@ KINDS = {
     "masked-tile": "the running maximum of a fully masked KV step is used: NaN",
     "maximum": "the softmax subtracts a number that is not the maximum of the logits: exp underflows, or overflows",
     "zero": "the output, or some of its columns, is zero",
-    "invalid": "an undefined operation, such as 0/0, makes NaN; simulated GPUs only",
+    "invalid": "an undefined operation, such as 0/0, produces NaN; simulated GPUs only",
     "operand-nan": "NaN in the memory around the operands is read; simulated GPUs only",
     "unwritten": "elements are never written",
     "unwritten-read": "unwritten memory is read; simulated GPUs only, whose fresh memory is NaN",
@@ -121,7 +121,7 @@ FAULTS = (
     RowFault("kv-left-out", "KV steps are left out", kv.steps_often),
     RowFault("share", "one block's share of the tile has a wrong weight", kv.one_share),
     RowFault("share", "the KV steps at the seams of blocks have a wrong weight", kv.seams),
-    RowFault("kv-beyond", "the memory after the last KV row counts", kv.beyond),
+    RowFault("kv-beyond", "the memory after the last KV row is counted", kv.beyond),
     RowFault("v-elsewhere", "two rows of V are swapped", read.swapped),
     RowFault("mask-ignored", "", read.no_mask),
     RowFault("mask-elsewhere", "the mask is read from the wrong place", read.next_steps),
@@ -134,9 +134,9 @@ FAULTS = (
     RowFault("mask-elsewhere", "the mask is read from the wrong place", read.other_masks),
     RowFault("output-scale", "the output is scaled", score.output_scaled, constant=True),
     RowFault("sink", "the sink is ignored", score.no_sink),
-    RowFault("sink", "the sink of a different head counts", score.other_sinks),
-    RowFault("sink", "the sink counts a wrong number of times", score.sink_often),
-    RowFault("scale", "the logits, the mask, the slope or the softcap have a wrong factor", score.searched),
+    RowFault("sink", "a different head's sink is used", score.other_sinks),
+    RowFault("sink", "the sink is counted the wrong number of times", score.sink_often),
+    RowFault("scale", "the logits, the mask, the slope or the softcap are scaled by a wrong factor", score.searched),
     RowFault("softcap", "", score.softcaps),
     RowFault("rounding", "", score.rounded, rarity=2.0),
     # "All weights are lost" would also explain this output, but not better.
@@ -147,11 +147,11 @@ FAULTS = (
     RowFault("row-elsewhere", "the output is a different row's answer, scaled", algebra.other_answer, Search.ALGEBRA),
     RowFault("weights", "KV rows have the weights of other rows", algebra.other_rows, Search.ALGEBRA),
     RowFault(
-        "k-columns", "some columns of Q and K count a wrong number of times", algebra.column_gains, Search.ALGEBRA
+        "k-columns", "columns of Q and K are counted the wrong number of times", algebra.column_gains, Search.ALGEBRA
     ),
     RowFault("kv-parts", "sets of KV rows have wrong weights", algebra.sets_of_rows, Search.ALGEBRA),
     RowFault("kv-parts", "rows of V are summed with the weights of other rows", algebra.other_weights, Search.ALGEBRA),
-    RowFault("share", "a different row's share of a block is added", algebra.other_share, Search.ALGEBRA),
+    RowFault("share", "a block's share of a different row is added", algebra.other_share, Search.ALGEBRA),
     RowFault("weights", "V is correct, the weights are wrong", algebra.single_rows, Search.ALGEBRA),
     RowFault(
         "columns", "only some columns are wrong, so Q K^T and the softmax are correct", algebra.columns, Search.ALGEBRA
@@ -205,7 +205,7 @@ def not_finite(rows: Iterable[WrongRow], spoiled: Bools) -> list[Cause]:
 
 @dataclass(frozen=True)
 class Said:
-    """A cause of an output: the number of examined rows that it explains, and its mean score over these.
+    """A cause of an output: the number of examined rows that it explains, and its mean score over these rows.
 
     `share` is the estimated share of all wrong rows that it explains.
     """

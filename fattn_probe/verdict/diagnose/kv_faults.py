@@ -85,7 +85,7 @@ def hidden(wrong: WrongRow) -> Iterator[Moves]:
     moves = r[:, None] * (row.V[unseen] - row.out)
 
     def say(index: int, factor: float) -> Cause | None:
-        rest = 1 - factor * r[index]  # a row of relative weight r that counts n times moves by n / (1 + n r)
+        rest = 1 - factor * r[index]  # a row of relative weight r that is counted n times moves o by n / (1 + n r)
         often = factor / rest if rest > 0 else -1.0
         if often <= WHOLE:
             return None
@@ -141,9 +141,9 @@ def some_steps(wrong: WrongRow) -> Iterator[Moves]:
 
 
 def steps_often(wrong: WrongRow) -> Iterator[Moves]:
-    """Each KV step counts an integer number of times; searched if the row has at least twice as many columns as steps.
+    """Each KV step is counted a whole number of times; searched if there are at least twice as many columns as steps.
 
-    If step s counts f_s times, the output o' solves sum of f_s (v_s - o') = 0, where v_s is the sum of the step's
+    If step s is counted f_s times, the output o' solves sum of f_s (v_s - o') = 0, where v_s is the sum of the step's
     weighted rows: the best f is the eigenvector with the smallest eigenvalue.
     """
     row, error = wrong.row, wrong.error
@@ -209,7 +209,7 @@ def seams(wrong: WrongRow) -> Iterator[Moves]:
 
 
 def beyond(wrong: WrongRow) -> Iterator[Moves]:
-    """The memory after the last KV row counts, up to the end of the KV step; or rows of zeros count."""
+    """The memory after the last KV row, up to the end of the KV step, or rows of zeros are counted as KV rows."""
     row, around = wrong.row, wrong.around
     count = -len(row.V) % wrong.step if wrong.step else 0
     if not count:
@@ -217,8 +217,8 @@ def beyond(wrong: WrongRow) -> Iterator[Moves]:
     follows = around.mask_entries(around.mask_start + len(row.V), count) if around.has("mask") else None
     masks = {"as visible": np.zeros(count), "with the mask values that follow the row": follows}
     pairs = {
-        "the memory after the last KV row counts": (around.behind("K", count), around.behind("V", count)),
-        "rows of zeros after the last KV row count": (np.zeros((count, of.shape[1])) for of in (row.K, row.V)),
+        "the memory after the last KV row is counted": (around.behind("K", count), around.behind("V", count)),
+        "rows of zeros after the last KV row are counted": (np.zeros((count, of.shape[1])) for of in (row.K, row.V)),
     }
     for words, (K, V) in pairs.items():
         for how, mask in masks.items():

@@ -324,7 +324,7 @@ def _rows(
 
 
 def along(one: str, many: str, total: int, chosen: Sequence[int]) -> str:
-    """Places on an axis: `head 3`, `queries >= 64`, `every head but 2`."""
+    """Positions on an axis: `head 3`, `queries >= 64`, `every head but 2`."""
     first, last, number = chosen[0], chosen[-1], len(chosen)
     if number == 1:
         return f"{one} {first}" + (f", the last of {total}" if first == total - 1 > 1 else "")
@@ -347,7 +347,7 @@ def every(one: str, symbol: str, step: int, chosen: Sequence[int]) -> str:
 
 
 def within(one: str, group: str, size: int, chosen: Sequence[int]) -> str:
-    """Places within groups: `the last query of each tile of 8`."""
+    """Positions within groups: `the last query of each tile of 8`."""
     if list(chosen) in ([0], [size - 1]):
         return f"the {'last' if chosen[0] else 'first'} {one} of each {group} of {size}"
     return f"{one} {ranges(chosen)} of each {group} of {size}"

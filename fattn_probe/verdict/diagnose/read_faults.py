@@ -100,7 +100,7 @@ def other_K_and_V(wrong: WrongRow) -> Iterator[Named]:
 
 
 def zero_points(wrong: WrongRow) -> Iterator[Named]:
-    """The zero point of K's blocks is subtracted a wrong number of times."""
+    """The zero point of K's blocks is subtracted the wrong number of times."""
     row, around = wrong.row, wrong.around
     view = around.view("K")
     zero = {"q4_0": 8, "q5_0": 16}.get(view.type)
@@ -111,7 +111,7 @@ def zero_points(wrong: WrongRow) -> Iterator[Named]:
     scales = np.ascontiguousarray(blocks[:, :, :2]).view(np.float16)[..., 0].astype(np.float64)
     step = zero * np.repeat(scales, row.K.shape[1] // scales.shape[1], axis=1)
     for often in (0, 2, 4, 8, 16):
-        yield f"the zero point counts {often} times", row.answer(raw=around.raw(row.K - (often - 1) * step))
+        yield f"the zero point is subtracted {often} times", row.answer(raw=around.raw(row.K - (often - 1) * step))
 
 
 def swizzled(wrong: WrongRow) -> Iterator[Named]:

@@ -84,9 +84,9 @@ class AttentionRow:
         return np.asarray(self.weights(logits) @ self.V)
 
     def answer(self, **changes: Any) -> F64:  # noqa: ANN401
-        """The exact output with other data: `answer(sink=None)`."""
+        """The exact output with some data changed: `answer(sink=None)`."""
         other = replace(self, **changes)
-        with np.errstate(all="ignore"):  # a wrong place in memory may hold anything
+        with np.errstate(all="ignore"):  # a wrong location in memory may hold anything
             return other.output(other.logits)
 
     @cached_property
@@ -122,7 +122,7 @@ class Around:
 
     @property
     def scale(self) -> float:
-        """The factor on the products of Q and K."""
+        """The factor applied to the products of Q and K."""
         return float(self.case.op.params.stored.scale)
 
     @property
@@ -150,13 +150,13 @@ class Around:
         return self.case.op.tensors[name]
 
     def has(self, name: str) -> bool:
-        """Whether the op has an operand whose memory does not repeat."""
+        """Whether the op has this operand, and its memory does not repeat."""
         tensors = self.case.op.tensors
         return name in tensors and self.case.op.roots[tensors[name].root].period is None
 
     def raw(self, K: F64) -> F64:
         """The logits of some rows of K, before softcap and mask."""
-        with np.errstate(all="ignore"):  # a wrong place in memory may hold anything
+        with np.errstate(all="ignore"):  # a wrong location in memory may hold anything
             return np.asarray(K @ self.q * self.scale)
 
     def rows(self, view: TensorView, sequence: int | None = None, kv_head: int | None = None) -> F64 | None:
@@ -213,9 +213,9 @@ class Around:
 class WrongRow:
     """A wrong row: its output `out`, the correct output `base`, and the data for the search.
 
-    `step` is the number of KV rows of a KV step, 0 if unknown; `parts` is the work of the CUDA blocks that share the
+    `step` is the number of KV rows in a KV step, 0 if unknown; `parts` is the work of the CUDA blocks that share the
     row's tile; `others` are the answers of other rows, which may have been written to this row. `unit` is the predicted
-    error of an element, `max_offset` what the kernel adds to the maximum of the logits, `wrong` the wrong columns.
+    error of an element; the kernel adds `max_offset` to the maximum of the logits; `wrong` marks the wrong columns.
     """
 
     row: AttentionRow
@@ -261,7 +261,7 @@ class WrongRow:
         return times * max(self.row.K.size, self.row.V.size) <= WORK
 
     def explained(self, answer: F64, *, many: bool = False) -> bool:
-        """Whether only rounding remains after subtracting an answer; `many`: the answer has many fitted numbers."""
+        """Whether only rounding remains after subtracting an answer; `many`: the answer has many fitted values."""
         return float(np.linalg.norm(self.out - answer)) <= min(
             self.rounding, (LEFT_OF_MANY if many else LEFT) * self.off
         )

@@ -25,7 +25,7 @@ def output_scaled(wrong: WrongRow) -> Iterator[Moves]:
         if abs(1 + a) < 0.01:
             return None
         if wrong.constant:
-            return Cause("row-sum", "the sum of the weights is wrong; V is constant, so the output shows no more", "")
+            return Cause("row-sum", "the sum of the weights is wrong; V is constant, so the output shows only that", "")
         return Cause("", "", f"by {factor_of(1 + a)}", factor=1 + a)
 
     yield Moves(wrong.row.out[None], say, free=True, rarity=2.0)  # a sink has the same effect
@@ -47,7 +47,7 @@ def other_sinks(wrong: WrongRow) -> Iterator[Named]:
 
 
 def sink_often(wrong: WrongRow) -> Iterator[Moves]:
-    """The sink adds its weight s to the sum; if it counts n times, the output is scaled by 1 / (1 + (n - 1) s)."""
+    """The sink adds its weight s to the sum; if it is counted n times, the output is scaled by 1 / (1 + (n - 1) s)."""
     s = 1 - float(wrong.row.p.sum())
 
     def say(_: int, a: float) -> Cause | None:
@@ -66,7 +66,7 @@ def sink_often(wrong: WrongRow) -> Iterator[Moves]:
 class Factor:
     """A fault with one factor: `logits` computes the logits of a row for a factor, in the KV rows of `within`.
 
-    A factor close to one of `others`, which belong to other faults, is ignored. `names` names some factors.
+    A factor close to one of `others`, which belong to other faults, is ignored. `names` has names for some factors.
     `same`: the factor is the same in all rows.
     """
 
@@ -86,7 +86,7 @@ class Factor:
 
 
 def factors(wrong: WrongRow) -> Iterator[Factor]:
-    """A wrong factor on the products of Q and K, the mask, the softcap, the result of tanh, or all logits."""
+    """A wrong factor applied to the products of Q and K, the mask, the softcap, the result of tanh, or all logits."""
     row, cap, scale = wrong.row, wrong.row.softcap, wrong.around.scale
     visible = ~np.isneginf(row.mask)
     mask = np.where(visible, row.mask, 0.0)
@@ -101,7 +101,7 @@ def factors(wrong: WrongRow) -> Iterator[Factor]:
     if cap:
         words = "the result of the softcap's tanh is multiplied by a wrong factor"
         yield Factor("softcap", words, row, lambda f: of(f * capped, mask), (1 / cap,))
-        yield Factor("softcap", "the softcap has a different size", row, lambda f: replace(row, softcap=f * cap).logits)
+        yield Factor("softcap", "the softcap has a wrong value", row, lambda f: replace(row, softcap=f * cap).logits)
     bases = {
         "ln 2, as in exponentials to base 2": math.log(2),
         "log2(e), as in exponentials to base 2": 1 / math.log(2),
@@ -185,7 +185,7 @@ def rounded(wrong: WrongRow) -> Iterator[Named]:
         total = float(np.exp(row.logits - top).sum())
         yield "1/sum is rounded to f16", row.out * float(_f16(np.array(1 / total))) * total
     if wrong.step and row.sink is None and np.isfinite(top):
-        # The weights are rounded below the maximum of the KV steps so far, block by block.
+        # The weights are rounded relative to the maximum of the KV steps so far, block by block.
         logits, steps, offset, weights = row.logits, wrong.steps, wrong.max_offset, np.zeros_like(row.raw)
         for block in [work.steps for work in wrong.parts.values()] or [range(int(steps[-1]) + 1)]:
             highest = -np.inf
@@ -228,12 +228,12 @@ def masked_step(wrong: WrongRow) -> Iterator[Cause]:
 
 
 def overflows(wrong: WrongRow) -> Iterator[Cause]:
-    """Products of Q and K, logits, or sums of weights times V are beyond the largest f16."""
+    """Products of Q and K, logits, or sums of weights times V exceed the largest f16 number."""
     row, around, seen = wrong.row, wrong.around, ~np.isneginf(wrong.row.mask)
     if np.abs(row.K[seen] * around.q).max(initial=0.0) * around.scale > LARGEST_F16:
-        yield Cause("", "products of Q and K exceed f16", "")
+        yield Cause("", "products of Q and K exceed the range of f16", "")
     if np.abs(row.raw[seen]).max(initial=0.0) > LARGEST_F16:
-        yield Cause("", "logits exceed f16", "")
+        yield Cause("", "logits exceed the range of f16", "")
     largest = 0.0
     for rows in [rows for _, _, rows in wrong.shares] if wrong.step else [np.ones(len(row.V), np.bool_)]:
         top = row.logits[rows].max(initial=-np.inf)
@@ -241,4 +241,4 @@ def overflows(wrong: WrongRow) -> Iterator[Cause]:
             largest = max(largest, float(np.abs(np.exp(row.logits[rows] - top) @ row.V[rows]).max()))
     for shift in (1.0, 0.5, 0.25, 0.125):  # a kernel's offset of the maximum scales the weights down
         if shift * largest > LARGEST_F16:
-            yield Cause("", "the accumulators of P V exceed f16", str(shift))
+            yield Cause("", "the accumulators of P V exceed the range of f16", str(shift))

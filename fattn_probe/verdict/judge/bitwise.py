@@ -22,8 +22,8 @@ class Check:
     """A check of a correct output, such as `roundings` or `order`, or `support` for a refused op.
 
     `passes`: the bits are the same. `fails`: they differ although they should not. Repeated runs must agree; a query
-    computed alone may differ, because the dispatch may choose a different kernel. With `roundings`, at least nine of
-    ten elements must have the rounding model's bits. With `kernels`, the kernels must be those of the release. A check
+    computed alone may differ, because the dispatch may choose a different kernel. With `roundings`, at least 90 % of
+    the elements must have the rounding model's bits. With `kernels`, the kernels must be those of the release. A check
     that could not be made neither passes nor fails; its reason says why.
     """
 
@@ -40,15 +40,15 @@ def not_made(name: str, reason: str) -> Check:
 
 
 def repeated(first: F32, others: Sequence[F32], how: str) -> Check:
-    """Whether repeated runs gave the same bits; `how` says in which way the runs differed."""
+    """Whether repeated runs gave the same bits; `how` says what differed between the runs."""
     name, runs = "deterministic", len(others) + 1
     different = [number for number, other in enumerate(others, 2) if unequal(first, other).any()]
     if not different:
         return Check(name, True, False, f"the same bits in {runs} runs{how}")
     where = unequal(first, others[different[0] - 2])
     rows = int(where.any(axis=3).sum())
-    words = f"{len(different)} of {runs} runs{how} gave different bits from the first"
-    reason = f"not deterministic: {words}: run {different[0]} in {int(where.sum())} elements of {rows} rows"
+    words = f"{len(different)} of {runs} runs{how} differ from the first"
+    reason = f"not deterministic: {words}: run {different[0]} differs in {int(where.sum())} elements, in {rows} rows"
     return Check(name, False, True, reason)
 
 
@@ -63,7 +63,7 @@ class Alone:
 
 
 def batch_invariance(alone: Sequence[Alone], kernel: str) -> Check:
-    """The check of queries computed alone; `kernel` is that of the batch."""
+    """The check of queries computed alone; `kernel` is the batch's kernel."""
     name = "batch invariant"
     if not alone:
         return not_made(name, "no row could be computed alone")
@@ -110,6 +110,6 @@ def mask_pad(case: Case) -> int:
 
 
 def beside(query: int, alone: F32, batch: F32, kernel: str) -> Alone:
-    """Compare the output of a query computed alone (n_seq, 1, n_head, hsv) with its rows of the batch's output."""
+    """Compare the output of a query computed alone (n_seq, 1, n_head, hsv) with its rows in the batch's output."""
     rows: F32 = batch[:, query : query + 1]
     return Alone(query, kernel, not unequal(alone, rows).any(), nmse(alone, rows.astype(np.float64)))

@@ -1,6 +1,6 @@
 """Judge a case on a target: run it, compute what is expected, compare, and explain a failure.
 
-Each step is a function of a `JudgedCase`; `judged` calls them in order and makes the `Judgement`.
+Each step is a function of a `JudgedCase`; `judged` calls them in order and returns the `Judgement`.
 """
 
 import re
@@ -82,7 +82,7 @@ class JudgedCase:
     """A case for a target and the build of a session, and how it is judged.
 
     `arch` is nvcc's number for the architecture. `constants` are those of the source's kernels, None if unknown. `part`
-    is the part of the case to run and to judge, None for all. `geometry` is the launches' division of the
+    is the part of the case to run and to judge, None for the whole case. `geometry` is the launches' division of the
     output, None before a run and for unknown kernels. `baseline` is a correct run on the same target: its output
     replaces the rounding model. Failures with a baseline are not diagnosed, nor are those with `diagnosed` False.
     """
@@ -252,7 +252,7 @@ def verdict_of(subject: JudgedCase, capture: Capture) -> tuple[Verdict, Expected
             rows = sampled_rows(case, subject.geometry, number)
         else:
             rows = rows_of_selection(case, subject.geometry, part.selection, number)
-        subject.answers.step(f"{case.name}: computing the exact reference of {len(rows)} rows")
+        subject.answers.step(f"{case.name}: computing the exact reference for {len(rows)} rows")
         sampled = sample(case, rows, operand_values(case.op, subject.inputs), all_heads=part is None)
         expected = expect(subject, capture, rows)
         among = None if part is None else part.rows
@@ -312,7 +312,7 @@ def explained(subject: JudgedCase, verdict: Verdict, dst: F32, rows: I64 | None 
 def refused(subject: JudgedCase, verdict: Verdict) -> tuple[Verdict, tuple[Check, ...]]:
     """The verdict on a refused op: fail if the source without its patches accepts the op on this GPU.
 
-    It also fails if an earlier release accepts the op; for a source of unknown age, this cannot be decided.
+    The op also fails if an earlier release accepts it; for a source of unknown age, this cannot be decided.
     """
     origin, op, cc = origin_in(subject.session, subject.target), subject.case.op, subject.cc
     last = None if origin.is_of_unknown_age else supporting(op, cc, origin.build_number)
@@ -365,7 +365,7 @@ def known_of(
 
 
 def as_in_base(subject: JudgedCase, known: Known, finding: Finding | None = None) -> Known:
-    """A known defect of an edited or patched source if the base fails because of it, too; otherwise a doubt.
+    """A known defect of an edited or patched source if the base also fails because of it; otherwise a doubt.
 
     A change may add a fault with the signs of a defect to a case that the defect does not affect.
     """
@@ -449,5 +449,5 @@ def checks_of_correct(subject: JudgedCase, capture: Capture, design: Design | No
 
 
 def is_bit_exact(subject: JudgedCase, capture: Capture) -> bool:
-    """Whether a correct kernel usually equals the rounding model in every bit."""
+    """Whether a correct kernel usually matches the rounding model bit for bit."""
     return not subject.session.options.sanitize and bit_exact(capture.provenance, subject.arch)

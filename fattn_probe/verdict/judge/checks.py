@@ -22,7 +22,7 @@ WHOLE_BYTES = 4 << 30
 MOST_SECONDS = 60.0
 """CPU seconds that a case may take on a simulated GPU; in longer cases only some blocks run."""
 PART_SECONDS = 20.0
-"""CPU seconds for these blocks."""
+"""CPU seconds to spend on these blocks."""
 RATES = {"mma_f16": 2.8e9, "tile": 0.4e9, "vec": 0.4e9}
 """Operations per CPU second, by kernel family."""
 MOST_TILES = 24
@@ -47,8 +47,8 @@ class Checks:
     fails if it differs in its bits from the rounding model where a correct kernel does not: the kernel then rounds a
     different value, or in a different way, even if its error is small. With `kernels`, it fails if the default release
     is known to launch different kernels for this op on this GPU. `order`: the number of random orders in which all
-    cases of an entry run in one process; each case must give the same result as when alone. `predictions`: whether
-    the error model is computed for display where the rounding model decides; no verdict depends on it.
+    cases of an entry run in one process; each case must give the same result as when it runs alone. `predictions`:
+    whether the error model is computed for display where the rounding model decides; no verdict depends on it.
     """
 
     model: UseModel = "auto"

@@ -27,10 +27,10 @@ MODEL_FLOP = 4e9
 
 
 def bit_exact(provenance: Mapping[str, str], arch: int) -> bool:
-    """Whether a correct kernel of a build usually equals the rounding model in every bit.
+    """Whether a correct kernel of a build usually matches the rounding model bit for bit.
 
-    False for debug builds, which fuse no multiply-adds: 80 % of the elements of `gqa` are equal. False also for real
-    GPUs whose special functions were not measured: with correctly rounded exponentials, 12 to 65 % are equal.
+    False for debug builds, which fuse no multiply-adds: 80 % of the elements of `gqa` match. False also for real
+    GPUs whose special functions were not measured: with correctly rounded exponentials, 12 to 65 % match.
     """
     measured = provenance.get("engine") == "sim" or arch in MEASURED_ARCHS
     return measured and provenance.get("flavour") == "release"
@@ -58,9 +58,9 @@ def expected_of(
     if constants is None:
         missing = "the rounding model lacks the configurations of this source's kernels"
     elif arch >= AMD:
-        missing = "the rounding model does not decide on an AMD GPU, whose arithmetic is partly assumed"
+        missing = "on AMD GPUs the rounding model does not decide, because their arithmetic is partly assumed"
     elif not uses_model(case, geometry.kernel, model, rows):
-        missing = "the rounding model was skipped (--model always computes it)"
+        missing = "the rounding model was skipped (to compute it: --model always)"
     else:
         wanted, at = None, () if rows is None else tuple(rows.T)
         if rows is not None:

@@ -24,11 +24,11 @@ ATTENTION_KERNEL = re.compile(r"\bflash_attn_(ext|tile)")
 class Judgement:
     """One case on one target: what ran, and all results.
 
-    `missing` says which expectations were not available and why. `sampled` is the extent of the exact check, None for
+    `missing` says which expectations were unavailable, and why. `sampled` is the extent of the exact check, None for
     all rows. `finding` is the fault that stopped the run without an output. `output` is the sha256 of the output's
-    bytes, `seconds` are the timed runs. `known` is the id of the known defect of llama.cpp that caused a failure, or
-    empty; `doubt` says why one may not be the cause. `dst` is the output if all of it was checked. `division` is the
-    origin of the occupancy that determines how blocks divide the KV rows, None if occupancy plays no role.
+    bytes, `seconds` are the timed runs. `known` is the id of the known defect that caused a failure, or empty; `doubt`
+    says why a known defect may not be the cause. `dst` is the output if all of it was checked. `division` is the origin
+    of the occupancy that determines how blocks divide the KV rows, None if occupancy plays no role.
     """
 
     case: str
@@ -116,7 +116,7 @@ def raise_if_failed(found: Sequence[Judgement]) -> None:
     if number := counts[Status.FAIL]:
         raise ComparisonError(f"{number} of {len(found)} comparisons failed: {_named(found, Status.FAIL)}")
     if number := counts[Status.LOST]:
-        raise LostError(f"{number} of {len(found)} comparisons lost: {_named(found, Status.LOST)}")
+        raise LostError(f"{number} of {len(found)} comparisons were lost: {_named(found, Status.LOST)}")
     if number := counts[Status.UNJUDGED]:
         raise UnjudgedError(f"{number} of {len(found)} outputs could not be judged: {_named(found, Status.UNJUDGED)}")
     if counts[Status.UNSUPPORTED] == len(found):

@@ -59,7 +59,7 @@ class Code:
 
 @functools.lru_cache(maxsize=64)
 def bodies_of(text: str) -> Mapping[str, str]:
-    """The tokens of each function of a file, separated by spaces; overloads are concatenated."""
+    """The tokens of each function in a file, separated by spaces; overloads are concatenated."""
     draft, found = draft_of(tokenize(text)), defaultdict[str, list[str]](list)
     for function in functions(draft):
         found[function.name].append(" ".join(draft.words[function.start : function.stop]))
@@ -114,7 +114,7 @@ class ReleaseRange:
     def of(self, build_number: str, known: Sequence[int]) -> bool | None:
         """Whether a release has the defect, judging by known releases (sorted); None if the nearest ones differ.
 
-        A release newer than all known ones is like the newest. One without a number has a defect that was never fixed.
+        A release newer than all of these is like the newest; one without a number has any defect that was never fixed.
         """
         if not build_number.isdecimal():
             return None if self.until is not None else True

@@ -1,9 +1,9 @@
 """The verdict on a run without an output, and the ops that releases support.
 
-There are two tables by op and GPU: the releases that support the op, and the kernels that the default release launches.
+Two tables have op and GPU as keys: the releases that support the op, and the kernels that the default release launches.
 
 A case fails if the source no longer accepts its op or, with the check `kernels`, if it launches different kernels.
-`support.csv` and `kernels.csv` have a row for each op of the shipped scenarios and suites, made by `scripts/support`.
+`support.csv` and `kernels.csv` have a row for each op of the shipped scenarios and suites, from `scripts/support`.
 Other ops and, for kernels, other releases are not judged.
 """
 
@@ -43,7 +43,7 @@ class Supported:
 
 
 Support = dict[str, Supported]
-"""The support by `Op.digest`."""
+"""The support for each `Op.digest`."""
 Choices = dict[str, dict[str, str]]
 """For each `Op.digest` and capability, the names of the kernel cases; and the columns `case` and `build`."""
 
@@ -83,7 +83,7 @@ def last_known(op: Op, cc: str, build_number: str) -> int | None:
 
 @cache
 def asked(cc: str) -> frozenset[int]:
-    """The releases that were tried on this GPU: those that support any op of the table on it."""
+    """The releases that were tried on this GPU: those that support any op in the table on it."""
     return frozenset(number for known in shipped().values() for number, on in known.on.items() if cc in on)
 
 

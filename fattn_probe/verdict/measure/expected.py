@@ -30,7 +30,7 @@ class Expected:
     """The expected output of a run; the prediction or the model may be missing, and `missing` says why.
 
     `predict` computes the prediction when it is first read: this is a third of the work of judging, and is wasted where
-    the model decides. `bit_exact`: correct kernels usually equal the model in every bit on this target.
+    the model decides. `bit_exact`: correct kernels usually match the model bit for bit on this target.
     """
 
     predict: Callable[[], Prediction] | None = None
@@ -59,7 +59,7 @@ class Design:
     `by` is the basis of the decision: `model` or `prediction`. `error_by_bound` is the largest |error| as a share of
     its element's bound. `rmse_by_predicted` and `row_rmse_by_predicted` (worst row) are relative to the prediction.
     `off_model` and `row_off_model` are the RMSE of output - model as a share of the model's own error. `equal_bits` is
-    the share of elements that equal the model in every bit. Unknown values are None. `lost` gives the origin of the
+    the share of elements that match the model bit for bit. Unknown values are None. `lost` gives the origin of the
     predicted mean error; `assumed` the parts of the kernel's arithmetic that are only assumed, if the prediction
     depends on any. Raises ValueError if an output passes although one of its figures is NaN.
     """
@@ -104,7 +104,7 @@ def hold(dst: F32, reference: F64, expected: Expected, *, predictions: bool = Tr
 
     A row is judged by the model if the model has no NaN there or the same NaNs as the output, otherwise by the
     prediction. The design passes if all rows do. If the model judges all rows, the numbers of the prediction are only
-    shown beside those of the model, and left out without `predictions`. NaN and infinity are judged elsewhere; here
+    shown next to those of the model, and left out without `predictions`. NaN and infinity are judged elsewhere; here
     they only have to match those of the model.
     """
     none = np.zeros(dst.shape[:3], np.bool_)
@@ -123,7 +123,7 @@ def hold(dst: F32, reference: F64, expected: Expected, *, predictions: bool = Tr
         for rows in (predicted & ~modelled & ~too_wide, too_wide):
             if rows.any():
                 parts.append((rows, *_against_prediction(dst, reference, prediction, rows)))
-        if modelled.all() and predicted.any():  # only the model decides; the prediction's numbers are shown beside it
+        if modelled.all() and predicted.any():  # only the model decides; the prediction's numbers are shown next to it
             numbers, _ = _against_prediction(dst, reference, prediction, predicted)
             ((_, design, deviation),) = parts
             parts = [(modelled, _beside(design, numbers), deviation)]

@@ -108,7 +108,7 @@ def upstream_nmse(dst: F32, oracle: F32) -> float:
     """NMSE as upstream's `nmse()` (tests/test-backend-ops.cpp) computes it; NaN for two outputs of zeros.
 
     Differences and squares are rounded to float32, and the divisor is the power of the *tested* output, not that of the
-    oracle. Only the order of the (double) sums differs.
+    oracle. Only the order of the (double) sums differs from upstream.
     """
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         difference = dst - oracle
@@ -165,7 +165,7 @@ class Likeness:
 
     @property
     def share(self) -> float:
-        """The share of elements that are equal in every bit."""
+        """The share of elements that are identical in every bit."""
         return self.equal_bits / self.elements
 
     @property

@@ -46,14 +46,14 @@ class Sampled:
         exactly = f"checked {self.rows} of {self.of} rows exactly"
         if self.complete is None:
             return (
-                f"{exactly}, including first and last rows, tile and stream-K seams and mask edges; the others only "
-                "for finite values inside V's convex hull (--sample all checks all)"
+                f"{exactly}, including first and last rows, tile and stream-K seams and mask edges; the others were "
+                "only checked to be finite and inside V's convex hull (--sample all checks everything)"
             )
         ran = "" if self.blocks is None else f"ran {self.blocks} of {self.of_blocks} blocks of the attention kernel, "
         return (
             f"{ran}{exactly}, in the first and the last output tile and in tiles all over the output; "
-            f"{self.complete - self.rows} other rows of these tiles only for finite values inside V's convex hull "
-            "(--sample all runs and checks all)"
+            f"{self.complete - self.rows} other rows of these tiles were only checked to be finite and inside "
+            "V's convex hull (--sample all runs and checks everything)"
         )
 
 

@@ -26,8 +26,8 @@ CHANCE = 5.0
 
 NOT_PREDICTED = "have neither a model nor a prediction, and there"
 TOO_WIDE = "have a predicted error as large as the answer, so the tolerance decides, and there"
-"""Texts between the number of rows and their excess over the tolerance."""
-ZERO_BY_ZERO = "only in fully masked rows: the op is 0 there, but the kernel divides 0 by 0; see llama.cpp #19098"
+"""The words between the number of rows and their excess over the tolerance."""
+ZERO_BY_ZERO = "only in fully masked rows: the result should be 0, but the kernel divides 0 by 0; see llama.cpp #19098"
 
 
 class Status(StrEnum):
@@ -46,7 +46,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Whether an output is close to the exact answer, whatever its kernel's arithmetic, with the `reason`."""
+    """Whether an output is close to the exact answer, whatever its kernel's arithmetic; `reason` says why."""
 
     passes: bool
     reason: str
@@ -104,7 +104,7 @@ def judge(
     `fully_masked` (n_seq, n_q, n_head) marks the rows whose mask is -inf everywhere; it does not change the verdict,
     but explains NaNs that occur only there. Without `predictions`, the prediction's numbers are left out where the
     rounding model decides, unless there is a mean error to compare. `describe` puts the wrong rows (n_seq, n_q, n_head)
-    into words, and `place` gives an element its coordinate in the whole output. InputError for different shapes.
+    into words, and `place` gives an element its coordinate in the whole output. InputError if the shapes differ.
     """
     if not np.isfinite(reference).all():
         return Verdict(Status.UNJUDGED, "the exact answer is not finite everywhere")
@@ -190,7 +190,7 @@ def accuracy(dst: F32, reference: F64, metrics: Metrics, design: Design | None, 
 
 
 def few_bits(design: Design | None, *, bit_exact: bool) -> str:
-    """A warning that many elements differ from the rounding model where usually all are equal; otherwise empty."""
+    """A warning that many elements differ from the rounding model where usually all match; otherwise empty."""
     bits = None if design is None or not bit_exact else design.equal_bits
     return "" if bits is None or bits >= LEAST_BITS else f"{100 * bits:.2g} % of the elements {FEW_BITS}"
 

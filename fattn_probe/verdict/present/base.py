@@ -14,7 +14,7 @@ from fattn_probe.machine.run.base import Base, Launches, changed
 from fattn_probe.machine.run.command import Work
 from fattn_probe.verdict.judge.judgement import Judgement
 
-ON_A_GPU = "launches are compared with a base on simulated GPUs only"
+ON_A_GPU = "launches are compared with a base only on simulated GPUs"
 OtherLaunches = tuple[Judgement, tuple[LaunchRecord, ...]]
 """A case whose launches differ, and the launches of the base."""
 

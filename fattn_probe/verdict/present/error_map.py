@@ -35,7 +35,7 @@ PIXELS = 512
 
 @dataclass(frozen=True, eq=False)
 class ErrorMap:
-    """The errors of an output over two of its axes (picture rows first), each the largest along the other axes."""
+    """The errors of an output over two of its axes (picture rows first); each is the largest along the other axes."""
 
     title: str
     across: str

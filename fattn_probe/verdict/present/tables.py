@@ -59,7 +59,7 @@ def explanations(rows: Sequence[Judgement], maps: bool = True) -> Iterator[Rende
     for note in dict.fromkeys(note for _, note in notes if note):  # each note once
         yield Text(f"{_first_of([row for row, said in notes if said == note])}: {note}", "dim")
     yield from (Text(f"{row.case} on {row.on}: {row.sampled}", "dim") for row in rows if row.sampled is not None)
-    # The rows whose grid depends on assumed or foreign occupancy figures, by the figures' origin.
+    # The rows whose grid depends on occupancy figures that are assumed or from elsewhere, by the figures' origin.
     for origin in dict.fromkeys(row.division for row in rows if row.division is not None and not row.division.known):
         concerned = _first_of([row for row in rows if row.division == origin])
         said = "a GPU may divide the KV rows among more or fewer blocks, and give different bits"
@@ -121,7 +121,7 @@ def _cells(row: Judgement) -> tuple[Text, ...]:
 
 
 def by_design(design: Design | None) -> str:
-    """The cell `by design`: RMSE / predicted, error / bound, and the share of elements equal to the model."""
+    """The cell `by design`: RMSE / predicted, error / bound, and the share of elements that match the model."""
     if design is None:
         return "-"
     words = []
@@ -139,7 +139,7 @@ def _times(ratio: float) -> str:
 
 
 def _explanation(row: Judgement, maps: bool) -> Iterator[RenderableType]:
-    """Why a row did not pass, and whether upstream's test would pass it; or the warning of a row that passed."""
+    """Why a row did not pass, and whether upstream's test would pass it; or the warning for a row that passed."""
     if row.status is not Status.PASS:
         text = Text.assemble((row.status.value, STYLES[row.status]), f" {row.case} on {row.on}: {row.reason}")
         if row.status is Status.FAIL and row.upstream is not None:
@@ -223,7 +223,7 @@ def rows_as_json(rows: Sequence[Judgement]) -> dict[str, Any]:
 
 
 def difference_as_json(difference: Difference) -> dict[str, Any]:
-    """The JSON document of two captures.
+    """The JSON document for the difference of two captures.
 
     Keys a, b, status, reason, kernels_a, kernels_b, elements, equal_bits, share, nmse, max_abs, worst, patterns; cuts
     (for a and b: tiles and blocks with differences, `of`: the number of tiles; null if unknown) and rows (those that

@@ -69,7 +69,7 @@ FAULTS = {
         "the logits are not divided by the softcap",
     ),
     # a sink for each part of a tile: wrong where several CUDA blocks share one
-    "faults/15157-sinks-twice": ("gpt-oss", 0, "flash_attn_ext_f16<64,64,", "the sink counts a wrong number of times"),
+    "faults/15157-sinks-twice": ("gpt-oss", 0, "flash_attn_ext_f16<64,64,", "the sink is counted the wrong number of"),
 }
 
 

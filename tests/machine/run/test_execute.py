@@ -297,7 +297,7 @@ def test_children_end_and_the_runner_goes_on(tmp_path, session):
         assert slow.code == SIGPROF
         hung = slow.outcome(None, None)
         assert isinstance(hung, Lost)
-        assert "processor time" in hung.message
+        assert "CPU time" in hung.message
         again = runner.run(tmp_path / "case.gguf")
         assert again.output == first
         assert isinstance(again.outcome(None, None), Ran)

@@ -112,7 +112,7 @@ def test_an_unknown_type_a_case_file_and_a_result_of_another_case_are_no_capture
     with pytest.raises(InputError, match="there is no tensor dst"):
         read_capture(tmp_path / "case.gguf")
     result = RunResult("CPU", "x", "f" * 16, "", "wall", (1.0,), np.zeros((1, 1, 1, 1), np.float32))
-    with pytest.raises(InputError, match="of case ffffffffffffffff"):
+    with pytest.raises(InputError, match="for case ffffffffffffffff"):
         capture_of(case, inputs, Ran(result, (), "", 0.1), {})
 
 

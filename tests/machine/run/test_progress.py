@@ -87,7 +87,7 @@ def test_a_pipe_gets_a_line_a_minute_and_a_terminal_one_that_is_rewritten():
 def test_a_run_of_minutes_is_announced_once_with_a_smaller_case_and_not_by_its_first_seconds():
     assert shown(range(20), terminal=False, left=600.0) == (
         "decode on sim:h200 will take about 10:00. `fattn-probe plan` shows its kernels without running them; "
-        "with `n_head: 4` and `n_head_kv: 1` (1/8 of the work) in the scenario, it takes less.\n"
+        "with `n_head: 4` and `n_head_kv: 1` (1/8 of the work) in the scenario, it takes less time.\n"
     )
     assert shown([1, 2, 3], terminal=False, left=600.0) == ""
     assert "will take about 10:06" in shown([6], terminal=False, left=600.0)

@@ -330,7 +330,7 @@ def test_a_part_of_the_op_that_is_ignored(part):
 def test_a_softcap_of_another_size(factor):
     wrong = wrong_row(IGNORED, (0, 3, 1), lambda row: row.answer(softcap=factor * row.softcap))
     first = candidates_of(wrong)[0].cause
-    assert (first.kind, first.words) == ("softcap", "the softcap has a different size")
+    assert (first.kind, first.words) == ("softcap", "the softcap has a wrong value")
     assert first.factor == pytest.approx(factor, rel=1e-3)
 
 

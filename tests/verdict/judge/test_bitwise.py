@@ -33,9 +33,9 @@ def test_runs_have_the_same_bits_and_batch_invariance_names_the_worst_of_the_que
     assert said(repeated(OUTPUT, [OUTPUT.copy()] * 2, "")) == (True, False, True, "the same bits in 3 runs")
     assert repeated(nan, [nan.copy()], "").passes
     found = said(repeated(OUTPUT, [OUTPUT, one], " with different orders of warps"))
-    words = "1 of 3 runs with different orders of warps gave different bits from the first"
-    assert found == (False, True, True, f"not deterministic: {words}: run 3 in 1 elements of 1 rows")
-    words = "2 of 5 runs gave different bits from the first: run 3 in 16 elements of 2 rows"
+    words = "1 of 3 runs with different orders of warps differ from the first"
+    assert found == (False, True, True, f"not deterministic: {words}: run 3 differs in 1 elements, in 1 rows")
+    words = "2 of 5 runs differ from the first: run 3 differs in 16 elements, in 2 rows"
     assert words in repeated(OUTPUT, [OUTPUT, two, one, OUTPUT], "").reason
     rows = [Alone(query, "vec", query == 0, query * 1e-7) for query in range(8)]
     by = "alone with vec, in the batch with mma"

@@ -209,7 +209,7 @@ def test_a_baseline_is_the_model_of_runs_with_the_same_launches(subject, made, s
     row = judgement(subject(other, baseline=baseline, sample=sample, roundings=True))
     assert (
         row.verdict.design.equal_bits == 1.0
-        and row.missing == "the rounding model was skipped (--model always computes it)"
+        and row.missing == "the rounding model was skipped (to compute it: --model always)"
     )
     assert judgement(subject(baseline=baseline, sample=sample)).verdict.design.equal_bits < 1
     for lacking in (

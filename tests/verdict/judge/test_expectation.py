@@ -79,7 +79,7 @@ def test_both_models_are_there_but_that_of_an_amd_gpus_roundings_decides_nothing
         assert models["constants"] is constants and models["wanted"] is None
     found = expected_of(CASE, {}, GEOMETRY, CDNA3, "always", constants=default_constants())
     assert found.prediction is models["prediction"] and found.model is None
-    assert found.missing == "the rounding model does not decide on an AMD GPU, whose arithmetic is partly assumed"
+    assert found.missing == "on AMD GPUs the rounding model does not decide, because their arithmetic is partly assumed"
 
 
 @pytest.mark.parametrize(

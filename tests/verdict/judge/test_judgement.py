@@ -147,7 +147,7 @@ def test_exit_is_the_worst_that_happened_and_a_reason_is_given_once():
     raise_if_failed(rows(h200=good(), gpu=UNSUPPORTED))
     with pytest.raises(ComparisonError, match=r"1 of 3 comparisons failed: gqa on gpu$"):
         raise_if_failed(rows(h200=good(), gpu=bad(), cpu=LOST))
-    with pytest.raises(LostError, match=r"2 of 3 comparisons lost: gqa on cpu, gqa on other$"):
+    with pytest.raises(LostError, match=r"2 of 3 comparisons were lost: gqa on cpu, gqa on other$"):
         raise_if_failed(rows(h200=good(), cpu=LOST, other=LOST))
     with pytest.raises(ComparisonError, match="nothing was compared"):
         raise_if_failed(rows(gpu=UNSUPPORTED))
@@ -168,7 +168,7 @@ def test_exit_is_the_worst_that_happened_and_a_reason_is_given_once():
 def test_two_captures_of_equal_bits():
     difference = compare_captures(good(), good(), ("sim.gguf", "gpu.gguf"))
     assert difference.status is Status.PASS
-    assert shown(render_difference(difference)).startswith("sim.gguf and gpu.gguf: pass, all 784 elements are equal")
+    assert "sim.gguf and gpu.gguf: pass, all 784 elements are identical" in shown(render_difference(difference))
 
 
 def test_two_captures_that_differ_say_where_in_which_pattern_and_by_which_kernels():
@@ -177,7 +177,7 @@ def test_two_captures_that_differ_say_where_in_which_pattern_and_by_which_kernel
     difference = compare_captures(good(), capture(dst))
     assert difference.status is Status.CHANGED
     text = shown(render_difference(difference))
-    assert "783 of 784 elements (99.87 %) are equal in every bit" in text
+    assert "783 of 784 elements (99.87 %) are identical in every bit" in text
     assert "largest difference 2 at sequence 0, query 6, head 13, d 7" in text
     assert "b: no kernel launched" in text
     document = json.loads(json.dumps(difference_as_json(difference), allow_nan=False))

@@ -43,7 +43,7 @@ class Chains:
     """The additions into the accumulators of rows, in order; arrays (rows, accumulators, additions).
 
     `weight` is the sum of the addition's weights p, relative to the kernel's running maximum; `square` is the sum of
-    p^2 times V's variance. `weight_variance` is the variance of `weight`, which comes from the errors of the logits.
+    p^2 times V's variance. `weight_variance` is the variance of `weight`, which comes from the errors in the logits.
     `top` and `top_square` are the maximum's parts of `weight` and `square`: in f16, its weight is the power of two
     exp(-3 ln 2), so its product with V is exact. `scale` makes them relative to the row's final maximum. `raised`
     (rows, accumulators, KV steps - 1) marks the steps, after the first, at whose start the running maximum rose.
@@ -129,7 +129,7 @@ def _worst(chains: Chains, number: Format, held: _Held) -> F64:
     """The worst case of all roundings of all additions and rescalings.
 
     An addition is off by at most half an ulp of the sum, and by no more than the increment, because the old accumulator
-    is one of the candidates for rounding. So no error exceeds the sum, and no accumulator exceeds twice its value.
+    is one of the candidates for rounding. So no error exceeds the exact sum, and no accumulator exceeds twice that sum.
     """
     added, ulp = chains.weight * chains.scale, 2 * number.half_ulp * held.weight
     rescaled = 4 * number.half_ulp * _rescaled(held.weight, chains.raised)
@@ -137,7 +137,7 @@ def _worst(chains: Chains, number: Format, held: _Held) -> F64:
 
 
 def _common(chains: Chains, number: Format, held: _Held, mean_square: float, between: float) -> F64:
-    """The share of the roundings' mean square that is the same in all channels, like the errors of weights."""
+    """The share of the roundings' mean square that is the same in all channels, as the errors of weights are."""
     ulp = number.ulp(np.sqrt(_power(held, mean_square)) * _inverse(chains.scale)).astype(np.float64)
     of_weight, weight = mean_square * chains.weight_variance, np.where(held.active, (ulp * chains.scale) ** 2, 0)
     part = np.divide(of_weight, of_weight + chains.square, out=np.ones_like(ulp), where=chains.square > 0)
@@ -213,7 +213,7 @@ def _followed(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64, F64]:
 
 
 def _pass(chains: Chains, held: _Held, mean: float, lost: F32) -> tuple[F64, F64, F64]:
-    """The errors of accumulators that are off by `lost`: variance, mean error by node, largest loss on the way.
+    """The errors of accumulators that are off by `lost`: variance, mean error by node, largest intermediate loss.
 
     The variance and the loss, a share of V's mean, are (rows, accumulators). The mean error at the end (nodes, rows,
     accumulators) is that of a channel whose sum stays a node's number of standard deviations from the mean. `lost`

@@ -278,7 +278,7 @@ class Block:
         if self.kernel.weights is HALF:
             p, noise, _ = self._rounded
             weight_variance += noise
-        # with logits of thousands, the maximum plus the offset is rounded, so its weight is not a power of two
+        # with logits in the thousands, the maximum plus the offset is rounded, so its weight is not a power of two
         top = np.where(highest & (p == HALF.ulp(p) * np.float32(2.0**HALF.fraction)), p, np.float32(0))
         weight, square = p.sum(axis=7), (p**2 * spread).sum(axis=7)
         raised = self.maximum[:, :, 1:] > self.maximum[:, :, :-1]
@@ -340,7 +340,7 @@ class Block:
     def _rounded(self) -> tuple[F32, F32, Bools]:
         """The weights in f16 where known, the mean square of their unknown rounding, and which weights are lost.
 
-        A weight with a random error d is rounded to the other neighbour with probability E|d|/ulp. If d is wide,
+        A weight with a random error d is rounded to the other neighbour with probability E|d|/ulp. If d varies widely,
         nothing is known about its rounding. Some weights are always known: a row's largest, which is always the same
         number; weights below 2^-22, where P has at most one bit left; and flushed weights.
         """
@@ -380,7 +380,7 @@ class Block:
         return np.asarray((changed if self.logits.off is None else changed + self._moved[0]) @ v.astype(np.float64))
 
     def _of_rows(self, cut: Floats) -> Floats:
-        """Values by KV row, (rows, n_kv), of an array with the axes of the class."""
+        """Values per KV row, (rows, n_kv), of an array with the axes of the class."""
         n_kv, rows = self.logits.values.shape[1], self.kernel.split.rows
         whole = np.zeros((len(cut), -(-n_kv // rows) + 1, rows), cut.dtype)
         whole[:, self.steps] = cut.reshape(len(cut), *self.steps.shape, -1)
@@ -388,7 +388,7 @@ class Block:
 
     @cached_property
     def _moved(self) -> tuple[F32, F64]:
-        """The change of each weight by the known errors of the logits, as a share of the row sum.
+        """The change of each weight by the known errors in the logits, as a share of the row sum.
 
         The changes are exact, not linearised: if two logits nearly tie, an error of 1 or more decides which one has the
         larger weight. Also returns the sum of all changes, which the sink loses.
@@ -416,7 +416,7 @@ class Block:
     def _logit_errors(self) -> tuple[F64, F64, F64, F32]:
         """The effect of the logits' errors: mean square, its random part, loss, and each weight's RMS change.
 
-        The errors of Q and K are known, and so are the changes that they cause (`_moved`); these contribute the sum of
+        The errors in Q and K are known, and so are the changes that they cause (`_moved`); these contribute the sum of
         their squares times V's variance c. The sum of all changes moves between the sink and the other keys. The other
         errors are independent: they change an output by the sum of p (V - out) times the errors, and contribute sum p^2
         error^2 (V - out)^2, where E (V_i - out)^2 = c_i (1 - 2 p_i) + sum p^2 c.
@@ -430,7 +430,7 @@ class Block:
         moved, loss = self._moved
         known = self._cut(moved, 0.0) ** 2
         if self.kv.V_in_K:
-            # An error of Q raises the weights of the rows of K that point along it. V is K, so the output moves the
+            # An error in Q raises the weights of the rows of K that point along it. V is K, so the output moves the
             # same way: the errors are correlated, and are computed instead of treated as random.
             return (
                 square + np.square(moved @ self.kv.k[:, : self.kv.V_in_K], dtype=np.float64).mean(axis=1),

@@ -53,7 +53,7 @@ class Split:
 
     @property
     def rows(self) -> int:
-        """KV rows of a step, upstream's `nbatch_fa`."""
+        """The number of KV rows per step, upstream's `nbatch_fa`."""
         return self.outer * self.steps * self.warps * self.inner * self.group
 
     @property
@@ -66,9 +66,9 @@ class Split:
 class Sinking:
     """The f16 sums that a kernel scales to a sink: those of some warps in one of the CUDA blocks that share a tile.
 
-    `block` is 0 for the first block, -1 for the last. With `flushes`, sums more than 20 below the sink become 0, in
-    the other blocks too. `factor` is the format of the factor; products are rounded to f16. With `to_maximum`, all f16
-    sums of each block are scaled to the largest maximum of the block, or to a sink above it.
+    `block` is 0 for the first block, -1 for the last. With `flushes`, sums whose maximum is more than 20 below the sink
+    become 0, also in the other blocks. `factor` is the format of the factor; products are rounded to f16. With
+    `to_maximum`, all f16 sums of each block are scaled to the largest maximum of the block, or to a sink above it.
     """
 
     block: int

@@ -17,7 +17,7 @@ AT_ONCE = 2048
 def kernel_q(q: Floats, factor: float, form: QForm, least: float = 0.0) -> F64:
     """Q times the factor as the kernel computes it, for q (rows, hsk) f32; f16 values below `least` become 0.
 
-    `f16 twice`: half2(q) * half2(scale), so a scale that is not a power of two puts a systematic factor on every logit.
+    `f16 twice`: half2(q) * half2(scale), so a scale that is not a power of two changes every logit by the same factor.
     `q8_1`: blocks of 32 with a common step, their largest magnitude / 127 (quantize_q8_1_to_shared).
     """
     scaled = (q.astype(np.float32) * np.float32(factor)).astype(np.float32)
@@ -44,7 +44,7 @@ class QRows:
 
     @classmethod
     def of(cls, q: Floats, factor: float, kernel: Kernel) -> "QRows":
-        """Make the rows from q (rows, hsk)."""
+        """Compute the rows from q (rows, hsk)."""
         exact = q.astype(np.float64) * factor
         own = kernel_q(q, factor, kernel.q, kernel.least_factor)
         return cls(exact.astype(np.float32), own.astype(np.float32), np.einsum("rk,rk->r", exact, exact))
@@ -57,11 +57,11 @@ class KVMoments:
     `offset_K` (n_kv, hsk/32), for kernels that work on quantised blocks: the offset of a block's unsigned integers (8
     for q4_0, the minimum for q4_1). The kernel subtracts it again, using the exact sum of Q.
 
-    By KV row, means over the head's dimensions: `square_K` of K^2, `spread_V` of (V - channel mean)^2, `error_V` of the
-    squared deviation of V's conversion error from its channel mean. By head: `mean_V` is the mean of V, `mean_square_V`
-    the mean of the squared channel means; `mean_error_V` and `mean_square_error_V` are the same for the conversion
-    error. By channel: `channel_square` is the sum of V^2, `channel_mean` the mean, `channel_largest` the largest |V|.
-    `V_in_K`: the number of dimensions at the start of K's rows that are V; 0 if V is not a view of K.
+    Per KV row, means over the head's dimensions: `square_K` of K^2, `spread_V` of (V - channel mean)^2, `error_V` of
+    the squared deviation of V's conversion error from its channel mean. Per head: `mean_V` is the mean of V,
+    `mean_square_V` the mean of the squared channel means; `mean_error_V` and `mean_square_error_V` are the same for the
+    conversion error. Per channel: `channel_square` is the sum of V^2, `channel_mean` the mean, `channel_largest` the
+    largest |V|. `V_in_K`: the number of dimensions at the start of K's rows that are V; 0 if V is not a view of K.
     """
 
     k: F32
@@ -112,7 +112,7 @@ class KVMoments:
         )
 
     def some(self, rows: Indices) -> "KVMoments":
-        """The same moments by head and channel, with the arrays by KV row cut to some of the rows."""
+        """The same moments per head and channel, with the arrays per KV row cut to some of the rows."""
         names = ("k", "kernel_k", "square_K", "spread_V", "error_V")
         offset_K = None if self.offset_K is None else self.offset_K[rows]
         return replace(self, offset_K=offset_K, **{name: getattr(self, name)[rows] for name in names})

@@ -25,11 +25,11 @@ Tensors = Mapping[str, Any]
 BLOCK = 1 << 20
 """Logits processed at once."""
 MOST = 1 << 21
-"""The default for the total number of evaluated logits, which take well below a second."""
+"""The default limit on the number of evaluated logits, which take well under a second."""
 MOST_VALUES = 1 << 27
-"""The total number of evaluated values of V."""
+"""The limit on the number of evaluated values of V."""
 NO_ROWS = np.array([], np.intp)
-"""An empty index: it keeps only the moments by head and channel, without the large arrays by KV row."""
+"""An empty index: it keeps only the moments per head and channel, without the large arrays per KV row."""
 LARGE_LOGIT = 1024
 """The largest |logit| for which float32 products are accurate enough."""
 LARGEST = 1e15
@@ -40,10 +40,10 @@ def predict(op: Op, tensors: Tensors, kernel: Kernel, *, most: int = MOST) -> Pr
     """The expected error of a correct kernel on an op; `kernel_of` describes llama.cpp's kernels.
 
     `tensors` are the operands' values by name (Q, K, V, mask, sinks), their `ne` reversed, as `stored_rows` gives them.
-    K and V are read one head at a time, the mask by sampled queries. One float32 pass evaluates about `most` logits: if
-    a case has more, evenly spaced queries represent their neighbours. If K and V have more than `MOST_VALUES` values,
-    evenly spaced heads also represent their neighbours. Memory: O(n_kv), one block of logits, and arrays by row. Rows
-    that see values above LARGEST have no prediction: NaN.
+    K and V are read one head at a time, the mask only for sampled queries. One float32 pass evaluates about `most`
+    logits: if a case has more, evenly spaced queries represent their neighbours. If K and V have more than
+    `MOST_VALUES` values, evenly spaced heads also represent their neighbours. Memory: O(n_kv), one block of logits, and
+    arrays per row. Rows that see values above LARGEST have no prediction: NaN.
     """
     number = op.sizes.n_head_kv
     if op.params.max_bias <= 0 and not op.has_sinks:  # otherwise heads differ
@@ -284,7 +284,7 @@ def _moments(heads: Sequence[KVMoments], shape: tuple[int, ...]) -> Heads:
 def _prediction(
     op: Op, kernel: Kernel, moments: Heads, rows: RowErrors, sampled: npt.NDArray[np.bool_], *, shift: F64
 ) -> Prediction:
-    """Assemble the prediction from the rows, arrays (n_seq, n_q, n_head), and the moments by head."""
+    """Assemble the prediction from the rows, arrays (n_seq, n_q, n_head), and the moments per head."""
     largest = moments.largest.max(axis=3)
     number = kernel.accumulator
     sums_overflow = rows.largest + kernel.largest_weight * largest > number.largest

@@ -19,9 +19,9 @@ RMSE_LIMIT = 2.0
 """Limit of measured / predicted RMSE over the output; correct kernels have 0.5 to 1.5."""
 WALK = np.pi / (2 * np.sqrt(2))
 UNSEEN = 1.5
-"""Factor on the noise of an unsampled query, whose seams may differ from those of the sampled queries."""
+"""The factor for the noise of an unsampled query, whose seams may differ from those of the sampled queries."""
 CAUSES = {
-    "logits": "errors of Q and K in the logits",
+    "logits": "errors in the logits from Q and K",
     "weights": "P rounded to f16",
     "sums": "rounding of the accumulators",
     "values": "V converted to f16",
@@ -33,7 +33,7 @@ CAUSES = {
 class Heads:
     """Moments of V.
 
-    By head, (n_seq, 1, n_head): `mean`, `mean_square` of the channel means, `mean_error` of the conversion to f16. By
+    Per head, (n_seq, 1, n_head): `mean`, `mean_square` of the channel means, `mean_error` of the conversion to f16. Per
     channel, (n_seq, 1, n_head, hsv): `size` (root mean square relative to that of the head), `mean_V`, `largest` |V|.
     """
 
@@ -49,7 +49,7 @@ class Heads:
 class Prediction:
     """The expected error of a correct kernel: absolute errors against the exact reference.
 
-    `rows` are the expected errors by row, (n_seq, n_q, n_head); an unsampled row has those of the nearest sampled one,
+    `rows` are the expected errors per row, (n_seq, n_q, n_head); an unsampled row has those of the nearest sampled one,
     and a row without a prediction has NaN. `sampled` (n_seq, n_q, n_head) marks the rows that the model evaluated.
     `half_ulp` is the accumulators' unit roundoff. `unsampled_loss` (n_seq, 1, n_head) bounds the loss of an unsampled
     row, as a share of V's mean. `explain` puts the kernel and the largest of the `causes` into words; `assumed` names
@@ -170,7 +170,7 @@ class Prediction:
         """The largest |error| a correct element may have, (n_seq, n_q, n_head, hsv); infinite where f16 may overflow.
 
         It is the smaller of two bounds. The worst case: every rounding at its largest, all of one sign. The likely
-        bound, which a correct output exceeds anywhere with probability `ODDS`: the loss (`_largest_loss`), plus
+        bound, which a correct output exceeds somewhere with probability `ODDS`: the loss (`_largest_loss`), plus
         Bernstein's inequality for independent errors of known variance, none larger than `single` (in rounding error
         analysis: Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019; Ipsen and Zhou, SIAM J. Matrix Anal. Appl. 41(4),
         2020). An accumulator of values of both signs is a random walk W, and its rounding errors are proportional to W.
@@ -196,7 +196,7 @@ class Prediction:
         return np.asarray(bound)
 
     def _from_sampled(self, values: F64) -> F64:
-        """Values by row, (n_seq, n_q, n_head, ...); unsampled rows get `UNSEEN` times the head's largest."""
+        """Values per row, (n_seq, n_q, n_head, ...); unsampled rows get `UNSEEN` times the head's largest."""
         return np.where(self.sampled[..., None], values, UNSEEN * np.fmax.reduce(values, axis=1, keepdims=True))
 
     @property
@@ -230,7 +230,7 @@ def _most(mean: F64, odds: float) -> F64:
 
 
 def _losses(rows: RowErrors) -> tuple[F64, F64, F64]:
-    """The expected loss of the sums, the expected loss of other causes, and the largest possible loss of the sums."""
+    """The expected loss of the sums, the expected loss from other causes, and the largest possible loss of the sums."""
     sums = np.abs(rows.loss_sums)
     return sums, np.abs(rows.loss - rows.loss_sums - rows.loss_rounding), np.maximum(rows.stuck, sums)
 

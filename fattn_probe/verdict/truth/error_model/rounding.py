@@ -28,7 +28,7 @@ OwnError = Callable[[F32], F32]
 
 @dataclass(frozen=True)
 class Format:
-    """A floating-point format: bits after the leading one, exponent of the least normal number, largest number."""
+    """A floating-point format: bits after the leading one, exponent of the smallest normal number, largest number."""
 
     fraction: int
     least: int
@@ -74,7 +74,7 @@ def added_error(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
 
 
 def own_error(v: Floats, mean: F64) -> OwnError:
-    """`added_error` as a function of a factor, for wide increments (factor times V); a quantised V has few values.
+    """`added_error` as a function of a factor, for wide increments, factor * V; a quantised V has few distinct values.
 
     Each value has the sign that makes its channel's mean positive. Ties go either way, with the parity of the sum.
     """
@@ -97,16 +97,16 @@ def own_error(v: Floats, mean: F64) -> OwnError:
 def largest_bias(deviation: Floats) -> Floats:
     """The largest mean error, in ulps, of adding a normal increment of this standard deviation, over all means.
 
-    It is the sum of the series' absolute terms, at most half an ulp.
+    It is the sum of the absolute values of the series' terms, at most half an ulp.
     """
     damping = np.exp(-2 * np.pi**2 * np.minimum(deviation, 8.0) ** 2)
     return np.asarray(np.minimum(0.5, sum(damping ** (k * k) / (np.pi * k) for k in (1, 2, 3, 4))))
 
 
 def correlation(deviation: Floats) -> Floats:
-    """The largest correlation of the rounding errors of two channels whose numbers differ by this deviation, in ulps.
+    """The largest correlation of two channels' rounding errors; their values' difference has this `deviation`, in ulps.
 
-    The series' first term: two sawtooth waves, shifted by normal numbers of this deviation.
+    The first term of the series: two sawtooth waves, with a normally distributed shift of this standard deviation.
     """
     return np.asarray(np.exp(-4 * np.pi**2 * np.minimum(deviation, 3.0) ** 2))
 
@@ -125,7 +125,7 @@ def _by_series(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
 def _near_one_number(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
     """The error if an increment is so narrow that the result is the number nearest to the mean, or a neighbour of it.
 
-    Equal increments that lie halfway between two numbers are rounded to even, so the sum stays even, and all of them
+    Identical increments that lie halfway between two numbers are rounded to even, so the sum stays even, and all
     are rounded the same way, as `rint` rounds the increment.
     """
     away = mean - np.rint(mean)

@@ -119,7 +119,7 @@ def attention_and_lse(
 
 
 def alibi_slopes(n_head: int, max_bias: float) -> F64:
-    """The factor on the mask for each head: Press et al., arXiv 2108.12409, extended to any number of heads as in ggml.
+    """Each head's factor for the mask: Press et al., arXiv 2108.12409, extended to any number of heads as in ggml.
 
     All 1 if `max_bias` is not positive: the mask is then added unchanged.
     """

@@ -84,7 +84,7 @@ def choose_rows(
     """The rows (sequence, query, head) to sample, sorted.
 
     In every head of every sequence: the first and the last query; queries on both sides of each seam (a query where a
-    tile begins); queries where the mask changes its pattern; queries whose last visible KV row is next to a multiple of
+    tile begins); queries where the mask's pattern changes; queries whose last visible KV row is next to a multiple of
     `tile`; and `random` further queries, different in each head. `rows` are added, such as those at stream-K seams.
     """
     first, stop = visible(case.recipe.mask, case.mask_shape, np.arange(case.op.sizes.n_q))
@@ -202,7 +202,7 @@ def fully_masked(case: Case, rows: I64) -> Bools:
 
 
 class _Hull:
-    """V, and the minimum and maximum of those rows from `first` to `stop` that were read so far."""
+    """V, and the minimum and maximum of those rows from `first` to `stop` that have been read so far."""
 
     def __init__(self, V: Rows, first: int, stop: int) -> None:
         self.shape: Shape = V.shape

@@ -82,7 +82,7 @@ def fused_sum(a: F32, b: F32, c: F32, *, half: bool) -> F32 | None:
 
 
 def matrix_sum(a: F32, b: F32, c: F32, *rule: int) -> F32 | None:
-    """c + a @ b of finite factors, added as in `tensor_core`; `rule`: the fields of C++ `Matrices` from `group` on."""
+    """c + a @ b of finite operands, added as in `tensor_core`; `rule`: the fields of C++ `Matrices` from `group` on."""
     if (found := library()) is None:
         return None
     *batch, M, N = c.shape

@@ -112,7 +112,7 @@ def _batches(
 
 
 def _together(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
-    """Group batches with equal numbers of columns, up to COLUMNS columns in total."""
+    """Group batches with the same number of columns, up to COLUMNS columns in total."""
     found: list[Batch] = []
     for batch in batches:
         size = len(batch.queries)

@@ -37,7 +37,7 @@ class MmaPlan(KernelPlan):
 
     @property
     def chunk(self) -> int:
-        """The KV rows that a warp gets at a time: those of one fragment."""
+        """The number of KV rows that a warp gets at a time: one fragment."""
         return self.generation.chunk
 
     @property
@@ -77,7 +77,7 @@ class MmaPlan(KernelPlan):
         return np.stack([2 * thread + row for row in (0, 1, self.chunk // 2, self.chunk // 2 + 1)])
 
     def matrix_sum(self, a: F32, b: F32, c: F32, *, half: bool = False) -> F32:
-        """c + a @ b of f16 factors, with accumulators in f32 or f16 (`half`)."""
+        """c + a @ b of f16 operands, with accumulators in f32 or f16 (`half`)."""
         if self.arch >= AMD:
             return matrix_amd.matrix_sum(a, b, c, self.arch, half=half)
         return (matrix_sum_half if half else matrix_sum)(Factors(a), Factors(b), c, self.generation)

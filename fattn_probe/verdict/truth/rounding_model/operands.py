@@ -72,7 +72,7 @@ def _converted(view: TensorView, inputs: Inputs) -> F32:
 
 
 def alibi_slopes(n_head: int, max_bias: float, functions: FloatFunctions) -> F32:
-    """The ALiBi slope of each head, (n_head): powers of one base; from the largest power of two on, of a second one."""
+    """The ALiBi slope of each head, (n_head): powers of one base for 2^floor(log2(n_head)) heads, then of another."""
     if max_bias <= 0:
         return np.ones(n_head, np.float32)
     first = 1 << (n_head.bit_length() - 1)

@@ -89,5 +89,5 @@ def products(Q: Codes, K: Codes) -> tuple[F32, F32]:
 
 
 def _by_fours(parts: F32) -> F32:
-    """Repeat each block's number for every group of four elements."""
+    """Repeat each block's value for every group of four elements."""
     return np.repeat(parts, BLOCK // TOGETHER, axis=-1)

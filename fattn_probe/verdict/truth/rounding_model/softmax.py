@@ -16,7 +16,7 @@ LOWEST = np.float32(-np.finfo(np.float32).max / 2)
 class Turn:
     """One KV step of each block of a column in the tile or vec kernel; arrays are (columns, blocks, ...).
 
-    `KQ` has the masked logits, `P` their weights. The running maximum, row sum and VKQ are those after the step.
+    `KQ` has the masked logits, `P` their weights. The running maximum, row sum and VKQ are those at its end.
     """
 
     KQ: F32

@@ -22,7 +22,7 @@ from fattn_probe.verdict.truth.rounding_model.functions import SIGNIFICAND, half
 NONE = -64
 """The exponent assigned to zeros: its sum with any other is below -28, the smallest exponent of a product."""
 LOWEST = -100
-"""A lower limit on the exponents of sums, so that every power of two here is a float32."""
+"""A lower limit on the exponents of sums, so that every power of two in this module is a float32."""
 
 F16_LEAST, E4M3_LEAST = -14, -6
 """The exponents of the smallest normal numbers."""
