@@ -5,7 +5,6 @@ which proves that they reach it. `scripts/detection killers` generates the file 
 """
 
 import csv
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,8 +25,8 @@ from fattn_probe.daily.regress.suite import Entry, load_suite
 from fattn_probe.llama.cxx.functions import functions
 from fattn_probe.llama.cxx.tokens import draft_of, tokenize
 from fattn_probe.llama.launch.architecture import AMD, arch_number, generation_of, tile_configuration
-from fattn_probe.llama.launch.constants import Constants, known_constants
-from fattn_probe.llama.launch.families import BY_KERNEL, FAMILIES
+from fattn_probe.llama.launch.constants import Constants, configurations, known_constants
+from fattn_probe.llama.launch.families import BY_CASE, BY_KERNEL, FAMILIES
 from fattn_probe.llama.source import Tree
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.llama.source.git import attention_files
@@ -43,8 +42,6 @@ Name = tuple[str, str]
 """An entry with its target, such as `few-sms on sim:h200-5`, and the name of a case."""
 Row = tuple[str, str, tuple[int, ...]]
 """A kernel family, the suffix of its configuration function, and a row's DKQ, DV and, for mma, `ncols`."""
-CONFIGURATION = re.compile(r"fattn_(mma|tile)_get_config_(?:nvidia_)?(\w+)$")
-ROW = re.compile(r"_CONFIG_CASE\(\s*(\d+),\s*(\d+),\s*(\d+),")
 NEAR, FAR = 3, 1000
 """A planted fault NEAR lines from a change has a quarter of its weight. FAR: its weight elsewhere in a changed file."""
 
@@ -151,18 +148,18 @@ def suite_cases() -> dict[Name, tuple[Entry, Target, Case]]:
     return dict(sorted(found.items(), key=lambda one: one[1][2].op.sizes.flop))
 
 
-def configured(changed: Sequence[ChangedFunction], tree: Tree, new: Code) -> tuple[Name, ...]:
-    """The cases whose kernels, in the default release, have a changed row of a configuration function.
+def configured(tree: Tree, base: Code, new: Code) -> tuple[Name, ...]:
+    """The cases whose kernels, in the default release, have a row of a configuration function that differs.
 
-    They are sorted by size, but each changed row has its turn on each GPU.
+    They are sorted by size, but each of these rows has its turn on each GPU.
     """
     constants, rows = known_constants(tree), set[Row]()
-    for one in changed:
-        if match := CONFIGURATION.search(one.function):
-            text = (new.text(one.file) or "").splitlines()
-            found = (ROW.search(text[line - 1]) for line in one.lines if line <= len(text))
-            sizes = [tuple(map(int, row.groups())) for row in found if row]
-            rows |= {(match[1], match[2], row if match[1] == "mma" else row[:2]) for row in sizes}
+    for family, length in (("mma", 3), ("tile", 2)):
+        file = BY_CASE[family].file
+        before, after = (configurations(code.text(file) or "") for code in (base, new))
+        for suffix in before.keys() | after.keys():
+            differing = set(before.get(suffix, ())) ^ set(after.get(suffix, ()))
+            rows |= {(family, suffix, row[:length]) for row in differing}
     if constants is None or not rows:
         return ()
     groups = defaultdict[tuple[frozenset[Row], str], list[Name]](list)
@@ -222,8 +219,8 @@ def telling(options: RunOptions, base: Base) -> Telling | None:
     """The cases that reveal the most about a source's changes since its base; None if no attention file has changed."""
     if options.tree is None or base.options.tree is None or base.missing:
         return None
-    new = Code(options.tree.root, options.patches)
-    changed = tuple(changed_functions(Code(base.options.tree.root), new))
+    old, new = Code(base.options.tree.root), Code(options.tree.root, options.patches)
+    changed = tuple(changed_functions(old, new))
     if not changed:
         return None
     places = {(one.file, one.function): one for one in changed}
@@ -241,7 +238,7 @@ def telling(options: RunOptions, base: Base) -> Telling | None:
             others[one.on, one.case] += one.faults * (FAR if one.file.startswith(near) else 1)
     kernels = tuple(name for name in names if any(concerns(one.file, name) for one in changed))
     noticed = {name: faults[name] for name in sorted(weights, key=lambda name: -weights[name])}
-    rows = configured(changed, base.options.tree, new)
+    rows = configured(base.options.tree, old, new)
     return Telling(base.words, changed, noticed, rows, tuple(name for name, _ in others.most_common()), kernels)
 
 

@@ -75,11 +75,11 @@ def constants_of(tree: Tree) -> Constants:
     texts = {name: (tree.root / CUDA / f"fattn-{name}.cuh").read_text() for name in ("mma-f16", "tile", "common")}
     mma = {
         name: {(DKQ, DV, ncols): (rows, 2 * K2) for DKQ, DV, ncols, _, _, rows, K2, *_ in cases}
-        for name, cases in _configurations(texts["mma-f16"]).items()
+        for name, cases in configurations(texts["mma-f16"]).items()
     }
     tile = {
         name: {(DKQ, ncols): (rows, K) for DKQ, _, ncols, _, _, rows, K in cases}
-        for name, cases in _configurations(texts["tile"]).items()
+        for name, cases in configurations(texts["tile"]).items()
     }
     return Constants(
         max_offset=float(np.float32(max_offset(texts["common"]))),
@@ -103,7 +103,7 @@ def max_offset(header: str) -> float:
     return float(found[1]) * float(found[2] or 1) if found else 0.0
 
 
-def _configurations(text: str) -> dict[str, list[tuple[int, ...]]]:
+def configurations(text: str) -> dict[str, list[tuple[int, ...]]]:
     """The CONFIG_CASE arguments in each configuration function, by the suffix of its name."""
     return {
         name: [tuple(int(word) for word in case.split(",") if word.strip()) for case in _CASE.findall(body)]

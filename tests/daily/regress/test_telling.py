@@ -33,11 +33,12 @@ def of(tree, patch):
     return telling(options, base_of(options))
 
 
-def edited(tree, file, words):
-    """A patch that adds a comment to the first line with these words."""
+def edited(tree, file, words, by=None):
+    """A patch that adds a comment to the first line with these words, or replaces the words."""
     lines = (tree.root / CUDA / file).read_text().splitlines()
     at = next(number for number, line in enumerate(lines) if words in line)
-    hunk = f"@@ -{at},3 +{at},3 @@\n {lines[at - 1]}\n-{lines[at]}\n+{lines[at]} //\n {lines[at + 1]}\n"
+    after = lines[at].replace(words, by) if by else f"{lines[at]} //"
+    hunk = f"@@ -{at},3 +{at},3 @@\n {lines[at - 1]}\n-{lines[at]}\n+{after}\n {lines[at + 1]}\n"
     return Patch("own", None, "", (), f"--- a/{CUDA}/{file}\n+++ b/{CUDA}/{file}\n{hunk}")
 
 
@@ -93,7 +94,7 @@ def test_a_fault_near_the_change_counts_more(tree, monkeypatch):
 
 def test_a_changed_row_of_a_configuration_is_tried_by_the_kernels_that_have_it(tree):
     """Volta has its own rows only for some sizes, and uses those of Ampere otherwise."""
-    told = of(tree, edited(tree, "fattn-mma-f16.cuh", "CONFIG_CASE(128, 128, 16, 128, 2,"))
+    told = of(tree, edited(tree, "fattn-mma-f16.cuh", "(128, 128, 16, 128, 2,", "(128, 128, 16, 64, 2,"))
     kernels = {name: kernels_of(*suite_cases()[name])[1:] for name in told.configured}
     assert {kernel for _, kernel in kernels.values()} == {"mma 128,128,16,1"}
     assert {on for on, _ in kernels.values()} >= {"sim:h200", "sim:h200-5", "sim:v100"}
@@ -102,12 +103,13 @@ def test_a_changed_row_of_a_configuration_is_tried_by_the_kernels_that_have_it(t
     said = [line.plain for line in told.lines([])]
     assert said[1].startswith(f"{len(kernels)} shipped cases launch a kernel with a changed configuration (0 ran): ")
     assert told.document()["configured"][0] == dict(zip(("on", "case"), told.configured[0], strict=True))
-    told = of(tree, edited(tree, "fattn-tile.cuh", "TILE_CONFIG_CASE( 40,  40,  2,  64,"))
+    told = of(tree, edited(tree, "fattn-tile.cuh", "( 40,  40,  2,  64,", "( 40,  40,  2, 128,"))
     found = {kernels_of(*suite_cases()[name])[1:] for name in told.configured}
     assert found == {("sim:gtx1060", "tile 40,40")}, "this row is of GPUs without fast f16 arithmetic"
 
 
 def test_what_is_not_known_is_said(tree):
+    assert not of(tree, edited(tree, "fattn-tile.cuh", "( 40,  40,  2,  64,")).configured, "only a comment changed"
     told = of(tree, edited(tree, "mma.cuh", "return "))
     assert not told.noticed and told.document()["changed"][0]["file"] == "mma.cuh"
     said = [line.plain for line in told.lines([])]
