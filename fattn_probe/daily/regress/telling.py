@@ -76,14 +76,16 @@ class Telling:
     """The changed functions, and the cases that detected faults planted in them, most telling first.
 
     `noticed` counts the detected faults by entry and case. `configured` are cases whose kernels use a changed row of a
-    configuration function, alternating between these rows. `others` are cases that detected faults elsewhere in the
-    changed files, or in any attention file; they may miss the changed lines. `kernels`: the changed files' families.
+    configuration function, alternating between these rows; no case uses the `untried` rows. `others` are cases that
+    detected faults elsewhere in the changed files, or in any attention file; they may miss the changed lines.
+    `kernels`: the changed files' families.
     """
 
     base: str
     changed: tuple[ChangedFunction, ...]
     noticed: Mapping[Name, int]
     configured: tuple[Name, ...]
+    untried: tuple[str, ...]
     others: tuple[Name, ...]
     kernels: tuple[str, ...]
 
@@ -105,6 +107,9 @@ class Telling:
             cases, count = number_of(len(names), "shipped case"), sum(ran[name] for name in names)
             if names:
                 yield Text(f"{cases} {said} ({count} ran): {listed([f'{case} ({on})' for on, case in names])}")
+        if self.untried:
+            said = f"no shipped case launches a kernel with the changed configuration {listed(self.untried)}"
+            yield Text(f"{said}: name a scenario that does", "yellow")
         if not self.first:
             kernels = f"{' or '.join(self.kernels)} kernels"
             yield Text(f"no shipped case is known to reach these lines; the lines affect {kernels}", "yellow")
@@ -118,7 +123,10 @@ class Telling:
         changed = [{"file": one.file, "function": one.function or None, "lines": one.lines} for one in self.changed]
         noticed = [{"on": on, "case": case, "faults": faults} for (on, case), faults in self.noticed.items()]
         document = {"base": self.base, "changed": changed, "kernels": self.kernels, "noticed": noticed}
-        return document | {"configured": [{"on": on, "case": case} for on, case in self.configured]}
+        return document | {
+            "untried": self.untried,
+            "configured": [{"on": on, "case": case} for on, case in self.configured],
+        }
 
     def chosen(self) -> list[tuple[Entry, Target, Case]]:
         """The few most telling cases that the suite still has, then the smallest other case for each of their kernels.
@@ -148,10 +156,10 @@ def suite_cases() -> dict[Name, tuple[Entry, Target, Case]]:
     return dict(sorted(found.items(), key=lambda one: one[1][2].op.sizes.flop))
 
 
-def configured(tree: Tree, base: Code, new: Code) -> tuple[Name, ...]:
+def configured(tree: Tree, base: Code, new: Code) -> tuple[tuple[Name, ...], tuple[str, ...]]:
     """The cases whose kernels, in the default release, have a row of a configuration function that differs.
 
-    They are sorted by size, but each of these rows has its turn on each GPU.
+    They are sorted by size, but each of these rows has its turn on each GPU. Also returns the rows that no case has.
     """
     constants, rows = known_constants(tree), set[Row]()
     for family, length in (("mma", 3), ("tile", 2)):
@@ -161,14 +169,16 @@ def configured(tree: Tree, base: Code, new: Code) -> tuple[Name, ...]:
             differing = set(before.get(suffix, ())) ^ set(after.get(suffix, ()))
             rows |= {(family, suffix, row[:length]) for row in differing}
     if constants is None or not rows:
-        return ()
+        return (), ()
     groups = defaultdict[tuple[frozenset[Row], str], list[Name]](list)
     for name, some in suite_cases().items():
         _, on, kernels = kernels_of(*some)
         arch = arch_number(some[1].device.arch) if some[1].device else 0
         if own := rows.intersection(rows_of(kernels, arch, constants)):
             groups[frozenset(own), on].append(name)
-    return tuple(name for names in zip_longest(*groups.values()) for name in names if name)
+    missing = sorted(rows.difference(*(own for own, _ in groups)))
+    words = [f"{family} {','.join(map(str, sizes))} ({suffix})" for family, suffix, sizes in missing]
+    return tuple(name for names in zip_longest(*groups.values()) for name in names if name), tuple(words)
 
 
 def rows_of(kernels: str, arch: int, constants: Constants) -> Iterator[Row]:
@@ -238,8 +248,10 @@ def telling(options: RunOptions, base: Base) -> Telling | None:
             others[one.on, one.case] += one.faults * (FAR if one.file.startswith(near) else 1)
     kernels = tuple(name for name in names if any(concerns(one.file, name) for one in changed))
     noticed = {name: faults[name] for name in sorted(weights, key=lambda name: -weights[name])}
-    rows = configured(base.options.tree, old, new)
-    return Telling(base.words, changed, noticed, rows, tuple(name for name, _ in others.most_common()), kernels)
+    rows, untried = configured(base.options.tree, old, new)
+    return Telling(
+        base.words, changed, noticed, rows, untried, tuple(name for name, _ in others.most_common()), kernels
+    )
 
 
 def concerns(file: str, family: str) -> bool:
