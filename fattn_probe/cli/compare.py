@@ -184,5 +184,6 @@ def compare_files(paths: Sequence[Path], as_json: bool) -> None:
     for capture in (a, b):
         check_inputs(capture.op, capture.inputs, capture.name)
         check_output(capture.op, capture.dst, capture.name)
-    difference = compare_captures(a, b, (paths[0].name, paths[1].name))
+    names = (paths[0].name, paths[1].name) if paths[0].name != paths[1].name else (str(paths[0]), str(paths[1]))
+    difference = compare_captures(a, b, names)
     show(difference_as_json(difference), lambda: verdicts.render_difference(difference), as_json)
