@@ -30,7 +30,8 @@ from fattn_probe.verdict.measure.sampled import Sampled
 from fattn_probe.verdict.present.error_map import error_maps, shrunk
 
 COMPILE = "compile"
-COMPILER = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+)(?::\d+)?: error: (?P<message>.*)$", re.MULTILINE)
+COMPILER = re.compile(r"^(?P<file>[^\s:(]+)[:(](?P<line>\d+)(?::\d+|\))?: error: (?P<message>.*)$", re.MULTILINE)
+"""An error from g++ (`FILE:LINE:COLUMN: error: ...`) or nvcc (`FILE(LINE): error: ...`)."""
 MOST = 64
 LEAST, DECADES = 0.1, 6.0
 NOT_FINITE = 255

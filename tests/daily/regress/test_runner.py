@@ -128,8 +128,11 @@ def test_a_kernel_that_does_not_compile_fails_a_run_that_may_lose_cases(empty):
     assert gone in said(outcome) and "1 case lost" not in said(outcome)
     with pytest.raises(RegressionError, match=r"^sim:h200: 1 regression \(1 does not compile\)$"):
         raise_if_regressed([outcome], MOST_LOST)
-    lost = Result.lost(CASES[0], "no memory")
-    assert (lost.reason, lost.uncompiled, lost.place) == ("no memory", False, "")
+    lost = Result.lost(
+        CASES[0], "building obj/a.cu.o failed:\ng++: fatal error: Killed signal terminated program cc1plus"
+    )
+    assert (lost.reason, lost.uncompiled, lost.place) == ("building obj/a.cu.o failed:", False, "")
+    assert Result.lost(CASES[0], 'building a failed:\na.cu(7): error: "x" is undefined').place == " in a.cu:7"
 
 
 def test_matching_cases_that_an_interrupted_run_left_are_not_run(history):
