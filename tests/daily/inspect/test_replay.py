@@ -3,11 +3,15 @@
 import base64
 import json
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from fattn_probe.base.view.marks import Box, Cells
+from fattn_probe.cli import app
 from fattn_probe.daily.inspect.replay.page import Lanes, document_of, replay_page, tile_map, with_mask
 from fattn_probe.daily.inspect.replay.replay import (
     KINDS,
@@ -236,3 +240,28 @@ def test_view_shows_a_patch_beside_its_base_and_marks_the_first_deviation(tmp_pa
     assert run["marked"]["words"].startswith("worst element: sequence 0, query 3, head 0")
     assert (run["traced"], len(run["layouts"]["lanes"]["tops"])) == ([], 10)
     assert (tmp_path / "a.html").stat().st_size < 2_000_000
+
+
+def test_a_base_that_refuses_the_op_leaves_a_page_of_one_run(monkeypatch, tmp_path):
+    """As of an edit that adds a head size."""
+
+    class Fake:
+        def __init__(self, session, *_):
+            self.known = session.patches or None
+
+        def examine(self, *_):
+            return SimpleNamespace(label="gqa", facts=self.known, output=self.known, trace=None)
+
+    fakes: dict[str, Any] = {
+        "Inspector": lambda session, _: session,
+        "Examiner": Fake,
+        "replay_of": lambda *_, **__: "one",
+    }
+    fakes |= {"replay_page": lambda replays, _: " and ".join(replays), "inspecting.raise_if_wrong": lambda _: None}
+    fakes |= {"setup.prepared_session": lambda options, *_: options}
+    for name, fake in fakes.items():
+        monkeypatch.setattr(f"fattn_probe.cli.view.{name}", fake)
+    words = ["view", "gqa", "--patch", "fault-stream-k-seam", "-o", str(tmp_path / "page.html")]
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, (tmp_path / "page.html").read_text()) == (0, "one")
+    assert "the base launches no attention kernel for this op: the page shows one run" in done.stderr
