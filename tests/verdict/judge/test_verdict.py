@@ -102,7 +102,7 @@ def test_a_model_explains_a_mean_error_if_the_output_is_its_and_one_that_is_not_
     for design in (Design(False, "model", ""), Design(True, "prediction", ""), None):
         assert "does not explain it" in said(dst, design=design).reason
     found = judge(output(np.nan, (0, 3)), REFERENCE, Tolerance()).accuracy
-    assert not found.passes and found.reason == "not finite everywhere"
+    assert not found.passes and found.reason == "the output contains NaN or infinity"
 
 
 def test_upstreams_bound_is_on_the_nmse(monkeypatch):
