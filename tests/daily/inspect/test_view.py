@@ -113,7 +113,7 @@ def test_the_page_shows_the_facts():
         "flash_attn_ext_f16&lt;64,64,8,8,false,false,false&gt;",
         "use_gqa_opt &amp;&amp; gqa_ratio &gt; 4 held",
         "<dt>nsm</dt><dd>132</dd>",
-        "each of 8 KV steps is computed exactly once",
+        "each of 8 KV steps is done exactly once",
         "the simulator has no SMs to ask",
     ):
         assert words in text
@@ -255,7 +255,7 @@ def test_the_first_screen_of_gqa():
         "work       gqa_ratio 7             ntiles_x 1              ntiles_z_gqa 1",
         "1   flash_attn_stream_k_fixup_uniform                 2x8x8   64x1x1   0 B",
         "      0 │0          ┃1          ┃2          ┃3          │",
-        "coverage: pass, each of 8 KV steps is computed exactly once, and every part is added",
+        "coverage: pass, each of 8 KV steps is done exactly once, and every part is added",
         "blocks.sm: the simulator has no SMs to ask",
     ):
         assert line in text.splitlines()
@@ -290,7 +290,7 @@ def test_verbose_lists_blocks_and_conditions():
     [
         (decode(), "  254     0 6 31          0      7        3    0   6:32:8"),
         (stream_k(Grid(1, 1, 1, 1, 1), 2), "no work"),
-        (causal(), "coverage: pass, each of 2560 KV steps is computed exactly once (1536 more are hidden by the mask)"),
+        (causal(), "coverage: pass, each of 2560 KV steps is done exactly once (1536 more are hidden by the mask)"),
     ],
     ids=["blocks in turn", "a block without work", "steps that the mask hides"],
 )
@@ -481,7 +481,7 @@ def test_parts_masked_steps_and_faults_have_tooltips_and_foreign_text_is_escaped
     assert titles(replace(gqa(), about={"device": "<script>&"}))[0].endswith(" on <script>&")
     hidden = next(title for title in titles(causal()) if title.endswith(", hidden by the mask"))
     assert hidden.startswith("block 0: KV steps 4 to 14 of sequence 0, KV head 0, head group 0, query tile 0")
-    assert [title for title in titles(stops_early()) if "no block" in title] == [
+    assert [title for title in titles(stops_early()) if "any block" in title] == [
         "KV steps 7 to 10 of sequence 0, KV head 0, head group 0, query tile 34: not computed by any block"
     ]
 

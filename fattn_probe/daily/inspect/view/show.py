@@ -134,7 +134,7 @@ def covered(coverage: Coverage) -> str:
     """The verdict, in words, on work without coverage findings."""
     hidden = f" ({coverage.skipped} more are hidden by the mask)" if coverage.skipped else ""
     done = coverage.steps - coverage.skipped
-    return f"each of {done} KV steps is computed exactly once{hidden}, and every part is added"
+    return f"each of {done} KV steps is done exactly once{hidden}, and every part is added"
 
 
 FINDINGS_SHOWN = 8
@@ -200,7 +200,7 @@ def map_lines(facts: Facts, coverage: Coverage | None, verbose: bool) -> list[Re
 
 
 def verdict(coverage: Coverage) -> RenderableType:
-    """A line that says whether every KV step is computed exactly once; then one line per problem."""
+    """A line that says whether every KV step is done exactly once; then one line per problem."""
     if coverage.passes:
         return Text.assemble(("coverage: ", "bold"), ("pass", "green"), f", {covered(coverage)}")
     head = Text.assemble(
