@@ -104,7 +104,7 @@ def history_report(
     history_file: HistoryFile = DEFAULT_HISTORY,
 ) -> None:
     """Write one self-contained HTML page: what changed, and the history of each case."""
-    from fattn_probe.daily.regress.report import report  # imports jinja2 and the drawings, for this command only
+    from fattn_probe.daily.regress.report import report  # imports jinja2 and the plotting code, for this command only
 
     with open_existing(history_file) as history:
         if suite:

@@ -132,7 +132,7 @@ def draw(data: AnyData, name: str, shape: tuple[int, ...], rng: Normals, logits:
 
 
 RUNS = {"constant": 0, "uniform": 1, "extreme": 2}
-"""Uniform numbers per element, by kind; other kinds draw from a normal distribution, in a varying number of steps."""
+"""Number of uniform numbers per element, by kind; other kinds draw normal numbers, in a varying number of steps."""
 
 SEVERAL_RUNS = {"fa3_outliers"}
 """Kinds that need several passes over a head's elements, so they cannot be generated row by row."""

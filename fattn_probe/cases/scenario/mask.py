@@ -85,7 +85,7 @@ class Random(Spec):
 
     kind: Literal["random"]
     scale: Positive = 1.0
-    """Half the width of the finite values."""
+    """Half the width of the range of finite values."""
     blocks: float = Field(default=0.2, ge=0, le=1)
     """Total area of the blocks, relative to the mask's area."""
 

@@ -104,9 +104,9 @@ def _holes(
     for who, run in groupby(range(grid.iter_k), key=wrong.__getitem__):
         start, *others = run
         stop = start + len(others) + 1
-        which, done = (f"KV steps {start} to {stop - 1}", "are done") if others else (f"KV step {start}", "is done")
+        which, verb = (f"KV steps {start} to {stop - 1}", "are") if others else (f"KV step {start}", "is")
         if who:
-            message = f"{which} of {spell(tile)} {done} {len(who)} times, by {_blocks(who)}"
+            message = f"{which} of {spell(tile)} {verb} computed {len(who)} times, by {_blocks(who)}"
             yield CoverageFinding("overlap", message, tile, (start, stop), who)
         elif who is not None and stop - start == grid.iter_k:
             yield CoverageFinding("gap", f"no block computes the tile at {spell(tile)}", tile, (start, stop))

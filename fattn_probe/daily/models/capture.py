@@ -10,6 +10,7 @@ import numpy as np
 
 from fattn_probe.base.activity import Step, quiet
 from fattn_probe.base.errors import InputError, LostError
+from fattn_probe.base.figures import number_of
 from fattn_probe.base.files import make_folder, scratch
 from fattn_probe.base.signals import deferred
 from fattn_probe.cases.device import Target
@@ -142,9 +143,8 @@ def expected_size(request: Request, model: Mapping[str, Any], first: Offer) -> s
     layers = len(request.layers) or model["layers"]
     steps = model["steps"] if request.every else 1 + (first.step + 1 < model["steps"])
     size = layers * steps * first.most
-    words = f"{layers} layers in {steps} steps: about {size_text(size)}"
     bound = "" if size <= request.budget else f", of which --budget allows {size_text(request.budget)}"
-    return f"{words} at most{bound}"
+    return f"{number_of(layers, 'layer')} in {number_of(steps, 'step')}: at most about {size_text(size)}{bound}"
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ def _of_case(before: Result | None, after: Result) -> Iterator[Change]:
             words = f"the same verdict ({after.status}) with different bits"
             was, now = (result.metrics.get("equal_bits") for result in (before, after))
             if was is not None and now is not None and was != now:
-                equal = f"{100 * now:.4g} % of the elements equal the rounding model in every bit"
+                equal = f"{100 * now:.4g} % of the elements match the rounding model bit for bit"
                 words += f"; {equal} (before: {100 * was:.4g} %)"
             yield Change(after.name, ChangeKind.BITS, words)
 

@@ -48,7 +48,7 @@ RUN = "SELECT runs.*, (SELECT sum(planned) FROM parts WHERE parts.run = runs.id)
 UNKNOWN = Settings()
 CHECKS = Document("the checks of a run", Checks)
 NIGHTS = 60
-"""Number of past runs of a line and suite that pages and time levels cover."""
+"""Number of past runs of a line and suite that pages show and from which levels of run time are computed."""
 
 
 def now() -> str:

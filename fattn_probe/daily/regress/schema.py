@@ -186,9 +186,9 @@ def translated(path: Path) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         said = str(error)
         if "disk is full" in said or "disk I/O" in said:
-            raise MachineError(f"history {path}: {said}; everything written before is safe") from error
+            raise MachineError(f"history {path}: {said}; everything written so far is safe") from error
         if "locked" in said:
-            raise LostError(f"history {path}: {said}; everything written before is safe") from error
+            raise LostError(f"history {path}: {said}; everything written so far is safe") from error
         if "readonly" in said or "unable to open" in said:
             raise MachineError(f"history {path}: {said}; check the permissions of this file and its folder") from error
         raise InputError(f"history {path}: {said}") from error

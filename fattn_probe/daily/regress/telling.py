@@ -91,7 +91,7 @@ class Telling:
 
     @property
     def first(self) -> tuple[Name, ...]:
-        """The cases that reach the changed lines: `configured` and `noticed` by turns."""
+        """The cases that reach the changed lines, alternately from `configured` and `noticed`."""
         by_turns = zip_longest(self.configured, self.noticed)
         return tuple(dict.fromkeys(name for both in by_turns for name in both if name))
 
@@ -111,7 +111,7 @@ class Telling:
             said = f"no shipped case launches a kernel with the changed configuration {listed(self.untried)}"
             yield Text(f"{said}: name a scenario that does", "yellow")
         if not self.first:
-            kernels = f"{' or '.join(self.kernels)} kernels"
+            kernels = f"{' and '.join(self.kernels)} kernels"
             yield Text(f"no shipped case is known to reach these lines; the lines affect {kernels}", "yellow")
         for row in rows:
             own = {BY_KERNEL[launch.kernel].case for launch in row.launches if launch.kernel in BY_KERNEL}

@@ -113,7 +113,7 @@ def evidence(result: TriageResult) -> Iterator[RenderableType]:
     refused = {f"{one.on}: {one.reason}" for one in result.judgements if one.status is Status.UNSUPPORTED}
     said += [f"runs on the CPU instead of {reason}" for reason in sorted(refused)]
     if result.left_out:
-        said.append(f"{len(result.left_out)} attention ops did not fit --budget, starting with {result.left_out[0]}")
+        said.append(f"{len(result.left_out)} attention ops did not fit in --budget, starting with {result.left_out[0]}")
     if not result.compared:
         said.append("not compared with a run without flash attention, which cannot have a quantised V")
     if said:

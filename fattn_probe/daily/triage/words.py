@@ -32,8 +32,8 @@ def sentence(result: TriageResult) -> str:
     if isinstance(guilty, Unknown):
         return f"Nothing is known to be wrong, but {guilty.reason}."
     if isinstance(guilty, AsDesigned):
-        layers = ", ".join(map(str, guilty.warnings))
-        return f"The model itself: nothing is wrong, but attention is inaccurate by design in layers {layers}."
+        layers = f"layer{'s' if len(guilty.warnings) > 1 else ''} {', '.join(map(str, guilty.warnings))}"
+        return f"Nothing is wrong, but attention is inaccurate by design in {layers}."
     if isinstance(guilty, AttentionWrong | AttentionOverflows):
         return f"{said_of(guilty)}."
     if any(isinstance(other, AttentionWrong) for other in result.answer.others):

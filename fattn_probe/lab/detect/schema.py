@@ -59,7 +59,7 @@ class Schema:
 
 
 def switched(tree: Tree, patches: Sequence[Patch], without: frozenset[int]) -> Schema:
-    """A release's mutants except those in `without`; numbers do not depend on the exceptions."""
+    """A release's mutants except those in `without`; leaving some out does not renumber the others."""
     texts = {name: (tree.root / CUDA / name).read_text() for name in FILES}
     for patch in patches:
         for diff in parse(patch):

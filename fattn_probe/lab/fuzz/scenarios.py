@@ -244,7 +244,7 @@ def _view(rng: Random, type_: str, heads: int, rows: int) -> Settings:
             found["pad"] = 32 * rng.randint(1, 3)
         elif rng.random() < 0.9:
             found["pad"] = 8 * rng.randint(1, 4)
-        else:  # rows of Q stay aligned to 8 bytes: an output does not reveal the known defect q-stride
+        else:  # keep rows of Q aligned to 8 bytes: q-stride, a known defect, cannot be recognised from an output
             found["pad"] = {"f32": 2, "f16": 4, "bf16": 4}[type_]
     found["outside"] = choose(rng, {"nan": 3, "random": 4, "zero": 1})
     return found

@@ -137,7 +137,7 @@ def kernel_for(sizes: Sizes, scale: float, tiling: TileLangTiling, *, causal: bo
 
 
 def lower(sizes: Sizes, scale: float, tiling: TileLangTiling, *, causal: bool, masked: bool) -> LoweredKernel:
-    """The CUDA of the kernel for these sizes, without a GPU; this takes a few seconds.
+    """The kernel's CUDA source for these sizes, without a GPU; this takes a few seconds.
 
     InputError if TileLang is not installed, or if a head size is not a multiple of 16.
     """
@@ -157,7 +157,7 @@ def lower(sizes: Sizes, scale: float, tiling: TileLangTiling, *, causal: bool, m
 
 
 def extent(device: object, name: str) -> tuple[int, int, int]:
-    """The sizes of a lowered kernel's grid (`blockIdx`) or block (`threadIdx`)."""
+    """The dimensions of a lowered kernel's grid (`blockIdx`) or block (`threadIdx`)."""
     sizes = device.attrs["thread_extent"]  # type: ignore[attr-defined]
     x, y, z = (int(sizes[f"{name}.{axis}"]) if f"{name}.{axis}" in sizes else 1 for axis in "xyz")
     return x, y, z

@@ -79,8 +79,8 @@ class Counts:
 class Profile:
     """All launches of a case or a program on one target; `problem` says why there are none.
 
-    `flops` are the op's operations by its formula; None for a program. `division` is the origin of the occupancy that
-    determines the division of KV rows among blocks, None if occupancy plays no role.
+    `flops` are the op's operations according to its formula; None for a program. `division` is the origin of the
+    occupancy that determines the division of KV rows among blocks, None if occupancy plays no role.
     """
 
     on: str
@@ -153,7 +153,7 @@ def counts_of(document: Mapping[str, Any], launch: LaunchRecord) -> Counts:
         "tensor_flops": document["tensor_flops"],
         "global_loads": total("instructions", "load"),
         "global_stores": total("instructions", "store"),
-        "load_sectors": total("sectors", "load", "copy"),  # ncu counts a cp.async as a request to load
+        "load_sectors": total("sectors", "load", "copy"),  # ncu counts a cp.async as a load request
         "load_requests": total("instructions", "load", "copy"),
         "store_sectors": total("sectors", "store"),
         "store_requests": total("instructions", "store"),

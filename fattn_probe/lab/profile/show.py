@@ -246,21 +246,21 @@ def words(profile: Profile, counts: Counts, gpus: Gpus) -> Iterator[Text]:
         warps = f"{fits.blocks * fits.warps} of {fits.most_warps} warps ({100 * fits.share:.0f} %)"
         said = f"on an SM, {warps}, limited by {', '.join(fits.limited_by)}"
         if launch.regs is None:  # a ceiling
-            yield Text(f"at most {blocks} {said}: the kernel's registers are not known")
+            yield Text(f"at most {blocks} {said}: the kernel's register count is not known")
         else:
             yield Text(f"{launch.origin.marked(blocks)} {said}")
     executed = counts.values.get("tensor_flops")
     if profile.flops and executed and point_of(profile, counts):
         yield Text(
-            f"tensor cores: {executed:.3g} flops for {profile.flops:.3g} in the op ({times(executed / profile.flops)}x)"
+            f"tensor cores: {executed:.3g} flops; the op needs {profile.flops:.3g} ({times(executed / profile.flops)}x)"
         )
     roof, point = roof_for(counts, device), point_of(profile, counts)
     if roof is not None and point is not None:
-        of = "bytes in sectors" if counts.dram_bytes is None else "bytes of DRAM"
+        of = "in whole sectors" if counts.dram_bytes is None else "of DRAM traffic"
         least = 1e6 * point.least_seconds(roof)
         yield Text(
-            f"{times(point.intensity)} flops for each of {point.bytes:,} {of}; the ridge is at {times(roof.ridge)}:"
-            f" {roof.bound(point.intensity)} bound, at least {times(least)} us"
+            f"{times(point.intensity)} flops per byte ({point.bytes:,} bytes {of}); "
+            f"the ridge is at {times(roof.ridge)}: {roof.bound(point.intensity)} bound, at least {times(least)} us"
         )
     elif point is not None:
         yield Text("no roofline: the peak rates of this GPU are not known")

@@ -274,7 +274,7 @@ def spawned(argv: list[str], variables: Mapping[str, str]) -> Iterator[tuple[sub
 
 
 def control_terminal() -> None:
-    """Make stdout the controlling terminal of this process's session, and reset SIGHUP, which `nohup` ignores."""
+    """Make stdout this session's controlling terminal, and reset SIGHUP, which `nohup` sets to be ignored."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     fcntl.ioctl(1, termios.TIOCSCTTY, 0)
 

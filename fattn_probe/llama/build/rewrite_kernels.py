@@ -49,7 +49,7 @@ def _is_conditional(draft: Draft, start: int, stop: int) -> bool:
 
 
 def _describe(draft: Draft, function: Function) -> bool:
-    """Move a kernel's launch bounds into its body; returns whether its header is free of preprocessor conditions.
+    """Move a kernel's launch bounds into its body; returns whether its header is free of preprocessor conditionals.
 
     Bounds under `#if` (as in mul_mat_q) become `#define`s of a macro that the body reads, so that the preprocessor
     still chooses. This needs a separate line for each branch; otherwise the bounds are unknown.
@@ -124,7 +124,7 @@ def rewrite_kernels(draft: Draft, *, bodies: Bodies = "all", split: bool = False
         if bodies != "all" and split and not apart:
             raise BuildError(
                 f"the kernel {function.name} cannot be compiled separately from its host function: each parameter "
-                "needs a name and no default, and its launch bounds must not depend on an #if"
+                "must have a name and no default, and its launch bounds must not depend on an #if"
             )
         if bodies == "none":
             draft.erase(function.start, function.stop)

@@ -4,9 +4,9 @@
     if (mask) { X += slope*mask[i]; }              // the sum
 
 LLVM, and therefore nvcc, unrolls the loops around both statements, and duplicates the loops for each outcome of an `if`
-that does not depend on the element. Product and sum then meet in one basic block, where LLVM fuses the sum's first
-operand: `fma(softcap, tanhf(X), round(slope*mask[i]))`. g++ leaves them in two blocks and fuses the second operand. So
-the product stores its factors in two variables like X, and the sum becomes a call to `simt::add`, which can fuse both.
+that does not depend on the element. Both statements then share a basic block, where LLVM fuses the sum's first operand:
+`fma(softcap, tanhf(X), round(slope*mask[i]))`. g++ leaves them in two blocks and fuses the second operand. So the
+product stores its factors in two variables of X's type, and the sum becomes a call to `simt::add`, which can fuse both.
 A function called in between is inlined, and its branches separate the two. The tile kernel loads V in such a function:
 `if (i0 + nwarps*stride_i <= I || i < I)` has no branch if nvcc knows that the first test holds. So such functions count
 their evaluations of the second test, and the sum checks whether the count has changed. The same holds for f16.
@@ -22,7 +22,7 @@ from fattn_probe.llama.cxx.tokens import Draft, Spans
 
 BEHIND_A_TEST = frozenset({"||", "?", ":", ",", ";", ")"})
 MOST_REGISTERS = 255
-"""The maximum number of registers per thread, and so of elements in an array argument that is in registers."""
+"""The maximum number of registers per thread, and thus of elements in an array argument that is in registers."""
 WEAKER_THAN_A_PRODUCT = frozenset(
     {"+", "-", "/", "%", "?", ":", ",", "=", "<", ">", "&", "|", "^", "&&", "||", "<<", "==", "!=", "<=", ">="}
 )

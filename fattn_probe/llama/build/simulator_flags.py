@@ -136,8 +136,8 @@ class SimulatorFlags:
     def native(self, source: str) -> tuple[str, ...]:
         """The command for a file of the simulator, given relative to native/: optimised in every flavour."""
         level = UNOPTIMISED if source == SIM_HOST else ("-O2", "-g" if source == DEBUGGED else "-g1")
-        # No other library replaces these functions, so g++ may inline them, but not with AddressSanitizer: if it saw
-        # that the end of a fiber does not return, it would clear a stack whose bounds it does not know.
+        # No other library replaces these functions, so g++ may inline them, but not with AddressSanitizer: if g++ saw
+        # that a fiber's last call never returns, it would unpoison the stack, whose bounds ASan does not know.
         inlined = () if self.sanitize else ("-fno-semantic-interposition",)
         generation = next(first for first in TENSOR_CORE_GENERATIONS if cuda_arch(self.arch) >= first)
         macros = self.macros | {"SIMT_ARCH": f"={generation}"}

@@ -183,7 +183,7 @@ def listed(cmake: str, target: str) -> tuple[str, ...]:
 def cpu_sources(tree: Tree, machine: str) -> tuple[str, ...]:
     """ggml-cpu's portable files, and those for the processor's architecture.
 
-    The portable files are the first list in its CMakeLists; without that list, the result is empty. Excluded are
+    The portable files are the first list in its CMakeLists; without that list, the result is empty. The result excludes
     llamafile's matrix product, which attention does not use; `cpu-feats.cpp`, which is for loadable variants; and two
     files named `repack.cpp`, which take a quarter of the compile time and serve only builds with GGML_USE_CPU_REPACK.
     """

@@ -35,7 +35,7 @@ class Function:
 
 
 def functions(draft: Draft) -> Iterator[Function]:
-    """The functions defined at file level."""
+    """The functions defined at file scope."""
     index, began = 0, 0
     while index < len(draft.words):
         word = draft.words[index]

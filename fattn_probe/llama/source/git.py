@@ -145,7 +145,7 @@ def merge_base(root: Path, ref: str, head: str = "HEAD") -> str:
     if git(root, "rev-parse", "--verify", "--quiet", f"{head}^{{commit}}") is None:
         raise InputError(f"{root} is not a git checkout with a commit {head}, so it has no merge base with {ref}")
     if git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}") is None:
-        raise InputError(f"{root} has no branch or commit {ref!r}; name one such as origin/master, or fetch it first")
+        raise InputError(f"{root} has no branch or commit {ref!r}; name one (e.g. origin/master), or fetch it first")
     found = git(root, "merge-base", head, ref)
     if found is None:
         raise InputError(

@@ -148,7 +148,7 @@ class InProcess(Debugger):
     def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
         """The values of expressions in frame `level`, as gdb prints them; None where there is no value."""
         if level == 0 and (self._in_kernel or not self._selected):
-            # without a `gdb.Frame` (see `_here`), which takes 2 ms on a GPU
+            # without creating a `gdb.Frame` (see `_here`), which would take 2 ms on a GPU
             return [_text(None, expression) for expression in expressions]
         with _frame(level) as frame:
             return [_text(None if self._in_kernel else frame, expression) for expression in expressions]

@@ -103,7 +103,7 @@ class ShortFrame(FrameDecorator):
     def function(self) -> str | None:
         """The function's name, such as `flash_attn_ext_f16<64, 64, 8, 8, false, false, false>`."""
         name = super().function()
-        if not isinstance(name, str):  # a function without a name is an address
+        if not isinstance(name, str):  # for a function without a name, gdb gives an address
             return name
         return without_parameters(name).replace("ggml_cuda_mma::", "")
 

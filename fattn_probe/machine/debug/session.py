@@ -52,9 +52,9 @@ SETTINGS = (
     "print entry-values no",
 )
 """Settings for every session; a debugger skips those that it does not know."""
-PERMIT = "in a container, start it with --cap-add=SYS_PTRACE; elsewhere, /proc/sys/kernel/yama/ptrace_scope forbids it"
+PERMIT = "start a container with --cap-add=SYS_PTRACE; elsewhere, check /proc/sys/kernel/yama/ptrace_scope"
 IN_FLIGHT = 3000  # bytes of unanswered commands: less than the terminal's buffer of 4096 bytes, so no write can block
-LAST_WORDS = 20  # the most lines of the program's output in a message
+LAST_WORDS = 20  # the maximum number of lines of the program's output in a message
 MI_FORM = re.compile(r"\d+(-interpreter-exec console |-exec-)?")
 """The part of a command that messages omit: its token, and the MI wrapper of a console command."""
 
@@ -68,12 +68,12 @@ def require_debugger(command: Sequence[str]) -> None:
 class DebugSession:
     """A debugger with `program` loaded, for the duration of a `with` block.
 
-    `debugger` is a command line (`["gdb"]`). `env` is added to the environment of the debugger and so of the program.
-    The program runs with `args` and an empty stdin; `stdout` and `stderr` go to files. `deadline` is the time limit in
-    seconds for each command without a separate limit. If the debugger exits early or a command exceeds its deadline,
-    all processes are killed, and LostError is raised. Before that, the debugger has `grace` seconds to stop the program
-    and report its location, and the same time again to quit, because killing a GPU's debugger should be avoided.
-    `transcript` is a file for the dialogue; `folder` is temporary and belongs to the session.
+    `debugger` is a command line (`["gdb"]`). `env` is added to the environment of the debugger, and thus to that of the
+    program. The program runs with `args` and an empty stdin; `stdout` and `stderr` go to files. `deadline` is the time
+    limit in seconds for each command without a separate limit. If the debugger exits early or a command exceeds its
+    deadline, all processes are killed, and LostError is raised. Before that, the debugger has `grace` seconds to stop
+    the program and report its location, and the same time again to quit, because killing a GPU's debugger should be
+    avoided. `transcript` is a file for the dialogue; `folder` is temporary and belongs to the session.
     """
 
     def __init__(

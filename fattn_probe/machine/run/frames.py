@@ -1,4 +1,4 @@
-"""Readable stack frames with symbols, without parameter lists, local paths, repeated locations and machinery."""
+"""Readable stack frames with symbols, without parameter lists, local paths, repeated locations or machinery."""
 
 import posixpath
 import re

@@ -55,7 +55,7 @@ def other_rows(wrong: WrongRow) -> Iterator[Cause]:
             yield Cause("mask-elsewhere", "the mask is read from the wrong place", name)
         if wrong.explained(row.answer(raw=row.raw[index])):
             yield Cause("k-elsewhere", "K is read from the wrong place", name)
-        if len(np.unique(index)) >= MOST * n_kv and wrong.explained(row.p @ row.V[index]):  # else their weights add up
+        if len(np.unique(index)) >= MOST * n_kv and wrong.explained(row.p @ row.V[index]):  # nearly one-to-one
             yield Cause("v-elsewhere", "V is read from the wrong place", name)
         if wrong.explained(row.answer(mask=row.mask[index], raw=row.raw[index])):
             yield Cause("weights", "KV rows have the weights of other rows", name)

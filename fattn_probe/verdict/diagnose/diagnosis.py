@@ -173,7 +173,7 @@ class Element:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The worst elements (one per row), the patterns (best first), and the causes (the one for the most rows first)."""
+    """The worst elements (one per row), the patterns (best first), and the causes (most rows explained first)."""
 
     wrong: int
     elements: int
@@ -225,7 +225,7 @@ def _causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate
     found = agreed(list(candidates.values()), share) if candidates else []
     never = bad & _with_bits(dst, POISON)
     fresh = bad & ~never & _with_bits(dst, FRESH, of=FRESH)
-    # The bits of a NaN prove these causes, so the report names them even for few rows if nothing explains the rest.
+    # A NaN's bits prove these causes: if nothing explains the rest, the report names them even for only a few rows.
     certain = of_rows("unwritten", "elements are never written", "", never)
     if evidence.rows is None:  # a huge output starts as fresh memory, so it proves nothing
         certain += of_rows("unwritten-read", "unwritten memory is read", "--check shows where", fresh)

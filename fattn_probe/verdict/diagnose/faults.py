@@ -48,7 +48,7 @@ KINDS = {
     "scale": "the logits are scaled by an extra factor",
     "output-scale": "the output is scaled by one factor",
     "row-sum": "each row is scaled by a different factor: the sum of its weights, or its rescaling, is wrong",
-    "rounding": "values are rounded more than by design",
+    "rounding": "values are rounded more than intended",
     "nondeterministic": "a second run gives different bits: a race, or unwritten memory",
     "overflow": "values exceed the range of f16",
     "masked-tile": "the running maximum of a fully masked KV step is used: NaN",

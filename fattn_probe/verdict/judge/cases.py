@@ -305,7 +305,7 @@ def explained(subject: JudgedCase, verdict: Verdict, dst: F32, rows: I64 | None 
         return found
     race = repeated(dst, [evidence.rows_of(again.dst)], "")
     if race.fails and known_of(subject, Verdict(Status.PASS, ""), (race,), capture=again).id:
-        return found  # llama.cpp itself has this race, which says nothing about a fault
+        return found  # llama.cpp itself has this race, so it is no evidence of another fault
     return with_another(found, evidence, evidence.rows_of(again.dst))
 
 

@@ -72,7 +72,7 @@ class Verdict:
 
     def __post_init__(self) -> None:
         if self.status is Status.PASS and self.metrics is not None and not self.metrics.all_finite:
-            raise ValueError("an output that is not finite everywhere cannot pass")
+            raise ValueError("an output that contains NaN or infinity cannot pass")
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def judge(
     into words, and `place` gives an element its coordinate in the whole output. InputError if the shapes differ.
     """
     if not np.isfinite(reference).all():
-        return Verdict(Status.UNJUDGED, "the exact answer is not finite everywhere")
+        return Verdict(Status.UNJUDGED, "the exact answer contains NaN or infinity")
     metrics = measure(dst, reference)
     if place is not None:
         worst, first_bad = (None if at is None else place(at) for at in (metrics.worst, metrics.first_bad))
@@ -167,10 +167,10 @@ def accuracy(dst: F32, reference: F64, metrics: Metrics, design: Design | None, 
     """Whether an output is close to the exact answer: its NMSE against upstream's bound, and the bias of its errors.
 
     A mean error counts if it is at least a thousandth of the answer's size, and either predicted or far larger than
-    chance. With `bit_exact`, many elements that differ from the rounding model also cause a warning.
+    chance allows. With `bit_exact`, many elements that differ from the rounding model also cause a warning.
     """
     if not metrics.all_finite:
-        return Accuracy(False, "not finite everywhere")
+        return Accuracy(False, "the output contains NaN or infinity")
     warnings = []
     if abs(metrics.bias) >= BIASED:
         expected = None if design is None else design.predicted_mean_error
@@ -183,7 +183,7 @@ def accuracy(dst: F32, reference: F64, metrics: Metrics, design: Design | None, 
         if foretold or _is_systematic(dst - reference):
             warnings.append(f"mean error {100 * metrics.bias:+.2g} %: {why}")
     if metrics.nmse > UPSTREAM_TOLERANCE:
-        warnings.append(f"NMSE {metrics.nmse:.2e} is above {UPSTREAM_TOLERANCE:.0e}, which upstream allows")
+        warnings.append(f"NMSE {metrics.nmse:.2e} is above upstream's limit of {UPSTREAM_TOLERANCE:.0e}")
     if few := few_bits(design, bit_exact=bit_exact):
         warnings.append(few)
     return Accuracy(not warnings, "; ".join(warnings) or f"NMSE {metrics.nmse:.2e}")

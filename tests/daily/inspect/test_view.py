@@ -425,7 +425,7 @@ def test_a_fault_is_shown_though_rows_are_left_out_and_so_are_steps_done_twice()
     lines = drawn(stops_early(), 100)
     (fault,) = [line for line in lines if "!!!!" in line]
     assert fault.startswith("    0  34 │")
-    assert any("!  done by no block" in line for line in lines)
+    assert any("!  not computed by any block" in line for line in lines)
     block = replace(gqa().blocks[2], kbc_stop=4, tiles=tiles_of(2, 4, gqa().grid))
     assert drawn(with_block(gqa(), block))[3] == "      0 │0          ┃1          ┃2          ############│"
 
@@ -441,7 +441,7 @@ def test_a_block_of_an_amd_gpu_is_no_cuda_block():
 def test_any_division_fits_and_shows_no_fault(facts, width, most):
     lines = drawn(facts, width, most)
     assert max(map(len, lines)) <= width
-    assert not any(line.endswith(("done by no block", "done more than once")) for line in lines)
+    assert not any(line.endswith(("not computed by any block", "computed more than once")) for line in lines)
     text = svg_of(facts)
     ET.fromstring(text)
     assert 'class="bad"' not in text
@@ -481,8 +481,8 @@ def test_parts_masked_steps_and_faults_have_tooltips_and_foreign_text_is_escaped
     assert titles(replace(gqa(), about={"device": "<script>&"}))[0].endswith(" on <script>&")
     hidden = next(title for title in titles(causal()) if title.endswith(", hidden by the mask"))
     assert hidden.startswith("block 0: KV steps 4 to 14 of sequence 0, KV head 0, head group 0, query tile 0")
-    assert [title for title in titles(stops_early()) if "no block" in title] == [
-        "KV steps 7 to 10 of sequence 0, KV head 0, head group 0, query tile 34: done by no block"
+    assert [title for title in titles(stops_early()) if "any block" in title] == [
+        "KV steps 7 to 10 of sequence 0, KV head 0, head group 0, query tile 34: not computed by any block"
     ]
 
 
@@ -616,7 +616,7 @@ def test_a_step_that_no_block_does_or_two_do():
     )
     facts = recut(gqa(), 2, 2, 4)
     kinds = {finding.kind: finding.message for finding in check(facts).findings}
-    expected = "KV step 3 of sequence 0, KV head 0, head group 0, query tile 0 is done 2 times, by blocks 2 and 3"
+    expected = "KV step 3 of sequence 0, KV head 0, head group 0, query tile 0 is computed 2 times, by blocks 2 and 3"
     assert kinds["overlap"] == expected
     assert kinds["fixup"].endswith("blocks 2 and 3 write dst, but only the last block should")
 

@@ -153,15 +153,15 @@ def test_sizes_are_said_once_and_first(tmp_path):
     found.answer({"model": MODEL})
     found.answer(offer(size=1 << 20))
     found.answer(offer(layer=1))
-    assert notes == ["2 layers in 3 steps: about 12 MiB at most"]
+    assert notes == ["2 layers in 3 steps: at most about 12 MiB"]
 
 
 @pytest.mark.parametrize(
     ("request_", "step", "words"),
     [
-        ({}, 1, "2 layers in 2 steps: about 400 B at most"),
-        ({}, 2, "2 layers in 1 steps: about 200 B at most"),
-        ({"layers": (1,)}, 1, "1 layers in 2 steps: about 200 B at most, of which --budget allows 150 B"),
+        ({}, 1, "2 layers in 2 steps: at most about 400 B"),
+        ({}, 2, "2 layers in 1 step: at most about 200 B"),
+        ({"layers": (1,)}, 1, "1 layer in 2 steps: at most about 200 B, of which --budget allows 150 B"),
     ],
 )
 def test_expected_sizes(request_, step, words):

@@ -103,7 +103,7 @@ def test_words_describe_the_change_before_and_after_in_one_line_of_a_case():
     assert change.words == "g: grid 8x1x1 of 32x4x1, 0 B became g: grid 3x1x1 of 32x4x1, 0 B"
     before, after = result(metrics={"equal_bits": 1.0}), result(output="11", metrics={"equal_bits": 0.28})
     (change,) = changes({"c": before}, {"c": after})
-    assert change.words.endswith("28 % of the elements equal the rounding model in every bit (before: 100 %)")
+    assert change.words.endswith("28 % of the elements match the rounding model bit for bit (before: 100 %)")
     # An out-of-bounds access ends the run: that its kernels were not launched is no change of its own.
     (change,) = changes({"c": result()}, {"c": Result("c", "d", "fail", "out-of-bounds: ...")})
     assert change.kind is ChangeKind.NEW_FAILURE

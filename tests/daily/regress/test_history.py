@@ -102,7 +102,7 @@ def test_a_full_disk_loses_nothing_that_was_written(tmp_path):
         history.add(run, PASS)
         (pages,) = history.connection.execute("PRAGMA page_count").fetchone()
         history.connection.execute(f"PRAGMA max_page_count = {pages + 1}")
-        with pytest.raises(MachineError, match="database or disk is full; everything written before is safe"):
+        with pytest.raises(MachineError, match="database or disk is full; everything written so far is safe"):
             for number in range(1000):
                 history.add(run, Result(f"case{number}", "abc", "fail", "x" * 2000))
         assert history.results(run)["gqa"] == PASS
@@ -355,7 +355,7 @@ def test_a_disk_that_is_really_full_ends_the_writer_with_one_message(tmp_path):
     done = subprocess.run(writer(path), capture_output=True, text=True, timeout=60, check=False, preexec_fn=little_room)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("fattn_probe.base.errors.MachineError: history")
-    assert "everything written before is safe" in done.stderr
+    assert "everything written so far is safe" in done.stderr
     written = done.stdout.count("\n")
     assert written > 10
     with open_history(path) as history:

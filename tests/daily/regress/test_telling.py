@@ -116,7 +116,7 @@ def test_what_is_not_known_is_said(tree):
     told = of(tree, edited(tree, "mma.cuh", "return "))
     assert not told.noticed and told.document()["changed"][0]["file"] == "mma.cuh"
     said = [line.plain for line in told.lines([])]
-    assert said[1] == "no shipped case is known to reach these lines; the lines affect mma or tile or vec kernels"
+    assert said[1] == "no shipped case is known to reach these lines; the lines affect mma and tile and vec kernels"
     assert told.chosen(), "the most telling of all"
 
 

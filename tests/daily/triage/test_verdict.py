@@ -320,7 +320,7 @@ SAID = {
     ),
     "designed": (
         result_of(ops(passed(warning="increments are lost")), nodes()),
-        "The model itself: nothing is wrong, but attention is inaccurate by design in layers 0.",
+        "Nothing is wrong, but attention is inaccurate by design in layer 0.",
     ),
     "attention": (
         result_of(ops(failed()), nodes()),

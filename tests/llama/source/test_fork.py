@@ -83,7 +83,7 @@ def test_a_commit_is_a_source_whatever_the_folder_is_called(fork):
 
 
 def test_what_is_missing_is_said(fork, tmp_path):
-    with pytest.raises(InputError, match=r"has no branch or commit 'origin/main'; name one such as origin/master"):
+    with pytest.raises(InputError, match=r"has no branch or commit 'origin/main'; name one \(e.g. origin/master\)"):
         merge_base(fork, "origin/main")
     with pytest.raises(InputError, match=r"is not a git checkout with a commit HEAD"):
         merge_base(tmp_path, "origin/master")

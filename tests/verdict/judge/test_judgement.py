@@ -208,7 +208,7 @@ def test_as_designed_and_accurate_are_reported_separately():
     assert (row.status, row.verdict.design.passes, row.verdict.accuracy.passes) == (Status.PASS, True, False)
     text = shown(render([row]))
     assert "accuracy warning gqa on sim:h200: as designed, but NMSE 2.5" in text
-    assert "which upstream allows" in text
+    assert "is above upstream's limit of 5e-04" in text
     document = json.loads(json.dumps(rows_as_json([row]), allow_nan=False))["rows"][0]
     assert document["design"]["by"] == "prediction"
     assert document["accuracy"]["passes"] is False

@@ -102,7 +102,7 @@ def test_a_model_explains_a_mean_error_if_the_output_is_its_and_one_that_is_not_
     for design in (Design(False, "model", ""), Design(True, "prediction", ""), None):
         assert "does not explain it" in said(dst, design=design).reason
     found = judge(output(np.nan, (0, 3)), REFERENCE, Tolerance()).accuracy
-    assert not found.passes and found.reason == "not finite everywhere"
+    assert not found.passes and found.reason == "the output contains NaN or infinity"
 
 
 def test_upstreams_bound_is_on_the_nmse(monkeypatch):
@@ -239,7 +239,7 @@ def test_without_an_exact_answer_nothing_can_be_judged(reference):
     reference[0, 0, 0, 0] = np.nan
     verdict = judge(dst, reference, Tolerance(nmse=1e-6))
     assert verdict.status is Status.UNJUDGED
-    assert "not finite" in verdict.reason
+    assert "NaN or infinity" in verdict.reason
 
 
 @pytest.mark.parametrize(

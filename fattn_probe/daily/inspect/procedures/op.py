@@ -134,7 +134,7 @@ FRAMES = 12
 
 
 def read_op(debugger: Debugger, plan: Document) -> Document:
-    """Run the program to the attention kernel's launch, and read the host's facts, and the blocks' facts if requested.
+    """Run the program up to the attention kernel's launch; read the host's facts, and the blocks' facts if requested.
 
     `plan`: `anchors` (gdb locations by name), `dispatch` (the plan of `trace_dispatch`), `blocks` (whether to read
     them), `simulated`. If the program ends before the launch, the result has `ended`.

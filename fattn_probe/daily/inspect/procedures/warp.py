@@ -97,7 +97,7 @@ class Lanes:
 
 
 def trace_op(debugger: Debugger, plan: Document) -> Document:
-    """Run the program to the attention kernel's launch, then `read_trace`.
+    """Run the program up to the attention kernel's launch, then `read_trace`.
 
     `plan` is the plan of `read_trace` with `launch` among the anchors, plus `dispatch` (the plan of `trace_dispatch`),
     `linear` (the block's index) and `simulated` (the simulator runs only this block). If the program ends before the
@@ -108,7 +108,7 @@ def trace_op(debugger: Debugger, plan: Document) -> Document:
 
 
 def run_to_launch(debugger: Debugger, plan: Document) -> list[str]:
-    """Run the program to the attention kernel's launch; returns how the program ended if it did not get there.
+    """Run the program up to the attention kernel's launch; returns how the program ended if it did not get there.
 
     `plan`: `anchors`, `dispatch`, `simulated`, and `linear` if the simulator runs only this block.
     """

@@ -134,8 +134,8 @@ class WorkMap:
             "n  the block whose blockIdx.y ends in n": self.digits and not mixed,
             f"{MIXED.sign}  several blocks, in turn": mixed,
             f"{MASKED}  hidden by the mask, skipped": any(segment.hidden for segment in segments),
-            f"{GAP.sign}  done by no block": any(not segment.doers for segment in segments),
-            f"{OVERLAP.sign}  done more than once": any(len(segment.doers) > 1 for segment in segments),
+            f"{GAP.sign}  not computed by any block": any(not segment.doers for segment in segments),
+            f"{OVERLAP.sign}  computed more than once": any(len(segment.doers) > 1 for segment in segments),
         }
         return "   ".join(words for words, there in said.items() if there)
 
@@ -313,7 +313,7 @@ def _faults(found: WorkMap) -> Iterator[Mark]:
     for top, row, segment in found.segments():
         if len(segment.doers) != 1:
             who = ", ".join(str(span.block) for span in segment.doers)
-            said = f"done by blocks {who}" if who else "done by no block"
+            said = f"computed by blocks {who}" if who else "not computed by any block"
             title = f"{_steps(segment, row)}: {said}"
             yield found.box(top, segment.start, segment.stop, OVERLAP if who else GAP, title)
             x, y = found.x(found.grid.iter_k) + 2, top + found.row / 2

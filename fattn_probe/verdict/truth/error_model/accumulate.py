@@ -31,7 +31,7 @@ MUCH = 3e-3
 PARTS, ROUNDS = 64, 3
 """Segments into which a sum with a larger loss is cut, and fixed-point iterations for the loss within one segment."""
 EVEN = 0.05
-"""With a larger relative scatter, the weights spread products with equal V over an ulp."""
+"""If the weights' relative scatter is larger than this, it spreads products with equal V over an ulp."""
 SURELY = 6.0
 """An accumulator is assumed to stay within this many standard deviations."""
 NEGLIGIBLE = 1e-15
@@ -65,8 +65,8 @@ class Sums:
     """The errors of accumulators, arrays (rows,), relative to the row's maximum but not divided by the row sum.
 
     `variance` is a mean over the channels; `walk` is its part due to V's scatter, not to V's mean. `common` is the
-    share of squared errors that is the same in all channels. `steps` are the sum of squares and the sum of half the
-    distances between subnormal numbers: each rounding may be off by that much, however small V is. `loss` is a share of
+    share of squared errors that is the same in all channels. `steps`: half the distances between subnormal numbers, as
+    a sum of squares and as a plain sum: each rounding may be off by that much, however small V is. `loss` is a share of
     V's mean (negative: lost), and so is `content` (rows, accumulators), the sum in each accumulator at the end. `worst`
     is the largest possible error, as a share of the largest |V|. `stuck` is the largest loss of any row with these
     weights, as a share of V's mean, wherever its sums lie between two powers of two. `largest` is the largest possible

@@ -138,7 +138,7 @@ def parts_of(length: int) -> list[slice]:
 
 
 def _offset(k: F32, type_K: str) -> F32 | None:
-    """The offset of each block's unsigned integers, as ggml quantises; None for symmetric types."""
+    """The offset of each block's unsigned integers, as ggml quantises them; None for symmetric types."""
     blocks = k.reshape(len(k), -1, QK8_1)
     if type_K in {"q4_1", "q5_1"}:
         return np.asarray(-blocks.min(axis=2))

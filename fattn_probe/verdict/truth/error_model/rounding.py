@@ -104,9 +104,9 @@ def largest_bias(deviation: Floats) -> Floats:
 
 
 def correlation(deviation: Floats) -> Floats:
-    """The largest correlation of two channels' rounding errors; their values' difference has this `deviation`, in ulps.
+    """The largest correlation of two channels' rounding errors: the first term of the series.
 
-    The first term of the series: two sawtooth waves, with a normally distributed shift of this standard deviation.
+    Two sawtooth waves; the shift, the values' difference, is normal with standard deviation `deviation`, in ulps.
     """
     return np.asarray(np.exp(-4 * np.pi**2 * np.minimum(deviation, 3.0) ** 2))
 

@@ -165,8 +165,8 @@ class MmaMachine:
         out = np.zeros(VKQ[:, 0].shape, np.float32)
         for warp in range(self.plan.kernel.warps_per_column):
             out = functions.flushed(fma(VKQ[:, warp], scales[:, warp, None], out))
-        # The row sum: each lane adds some warps, then the lanes are added pairwise. A lane's first two products are
-        # added by one multiply-add, so the first is not rounded. With clang, the second may come from another lane.
+        # The row sum: each lane adds up some warps' sums, then lanes are added pairwise. One multiply-add adds a lane's
+        # first two products, so the first is not rounded. With clang, the second may come from another lane.
         lanes = min(self.plan.kernel.warps_per_column, self.plan.lanes // self.plan.kernel.columns)
         scale, part = (np.split(array, self.plan.kernel.warps_per_column // lanes, axis=1) for array in (scales, sums))
         found = scale[0] * part[0]
