@@ -284,7 +284,7 @@ def test_a_kernel_with_stagnant_accumulators_is_as_designed_but_inaccurate(n_kv,
     options = Checks(model="never", sample=sample)
     steps: list[str] = []
     (row,) = judge_cases(H200(), [(case, [TARGET])], options, steps.append)
-    assert [step.partition(": ")[2].partition(" of ")[0] for step in steps] == [
+    assert [step.partition(": ")[2].partition(" for ")[0] for step in steps] == [
         "running",
         "computing the exact reference",
         "computing the error model and the rounding model",
