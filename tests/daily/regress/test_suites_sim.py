@@ -108,7 +108,8 @@ def test_a_crash_costs_its_own_case(tmp_path):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 4), (signal.SIGHUP, 129)])
 def test_a_signal_leaves_what_was_done_and_resume_goes_on(tmp_path, number, code):
     history = tmp_path / "h.db"
-    running = regress("--on", "sim:h200", "--filter", PART, history=history, wait=False)
+    one = ("--workers", 1)  # so that it has not ended when the signal comes
+    running = regress("--on", "sim:h200", "--filter", PART, *one, history=history, wait=False)
     until(lambda: count(history) > 6)
     started = children(running.pid)
     os.killpg(running.pid, number)
