@@ -150,7 +150,7 @@ def regress(
         told = telling(options, beside) if beside is not None else None
         likely = Likely()  # the cases most likely to show a change; none for a release
         if beside is not None and told is not None:
-            places = {name: place for place, name in enumerate(told.first)}
+            places = {name: place for place, name in enumerate(told.reaching)}
             likely = Likely(places, told.kernels, beside.options.tree)
         runner = SuiteRunner(
             history,
@@ -183,8 +183,7 @@ def regress(
     if 0 < suite.seconds < took:
         said = f"the cases took {took:.0f} s; the suite may take {suite.seconds:.0f} s on two cores"
         NOTES.print(said, style="yellow")
-    words = next((words for words in (repeating(outcome, build, where) for outcome in found) if words), None)
-    if words:
+    if words := next(filter(None, (repeating(outcome, build, where) for outcome in found)), None):
         NOTES.print(f"to repeat a failure: {shlex.join(words)}", soft_wrap=True)
     regressing.raise_if_regressed(found, suite.lost)
 

@@ -127,7 +127,8 @@ def tree_of(build: BuildFlags, *, models: bool = False) -> Tree:
 
 def same_again(source: str | None, build: BuildFlags, where: Where, /, **others: object) -> list[str]:
     """The flags that make another command use the same source, patches and devices, and the `others` that are set."""
-    told = {"source": None if source == DEFAULT_SOURCE else source, "devices": where.devices, **others}
+    default = source == DEFAULT_SOURCE and checkout_of(Path.cwd()) is None  # a checkout is the default inside it
+    told = {"source": None if default else source, "devices": where.devices, **others}
     words = [(f"--{name.replace('_', '-')}", value) for name, value in told.items() if value]
     words += [("--patch", name) for name in build.patch]
     return [word for flag, value in words for word in ([flag] if value is True else [flag, str(value)])]

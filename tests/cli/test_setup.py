@@ -92,6 +92,9 @@ def test_in_a_checkout_it_is_the_source_and_one_line_says_so(notes, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     setup.tree_of(BuildFlags())
     assert seen[3:] == ["git:b11549", DEFAULT_SOURCE] and len(notes.getvalue().splitlines()) == 2
+    assert setup.same_again(DEFAULT_SOURCE, BuildFlags(), Where(), repeat=2, check=True) == ["--repeat", "2", "--check"]
+    monkeypatch.chdir(below)
+    assert setup.same_again(DEFAULT_SOURCE, BuildFlags(), Where()) == ["--source", DEFAULT_SOURCE]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from fattn_probe.daily.regress.entries import Given, entries_on_targets, own_cas
 from fattn_probe.daily.regress.suite import Entry, load_suite
 from fattn_probe.llama.cxx.functions import functions
 from fattn_probe.llama.cxx.tokens import draft_of, tokenize
-from fattn_probe.llama.launch.architecture import AMD, arch_number, generation_of, tile_configuration
+from fattn_probe.llama.launch.architecture import arch_number, tile_configuration
 from fattn_probe.llama.launch.constants import Constants, configurations, known_constants
 from fattn_probe.llama.launch.families import BY_CASE, BY_KERNEL, FAMILIES
 from fattn_probe.llama.source import Tree
@@ -90,7 +90,7 @@ class Telling:
     kernels: tuple[str, ...]
 
     @property
-    def first(self) -> tuple[Name, ...]:
+    def reaching(self) -> tuple[Name, ...]:
         """The cases that reach the changed lines, alternately from `configured` and `noticed`."""
         by_turns = zip_longest(self.configured, self.noticed)
         return tuple(dict.fromkeys(name for both in by_turns for name in both if name))
@@ -98,7 +98,7 @@ class Telling:
     def lines(self, rows: Sequence[Judgement]) -> Iterator[Text]:
         """Describe the functions and cases, and the judged cases that launch no kernel in the changed files."""
         yield Text(f"changed since {self.base}: {listed(self.changed)}", "bold")
-        ran = {name: any(row.case == name[1] and name[0].endswith(row.on) for row in rows) for name in self.first}
+        ran = {name: any(row.case == name[1] and name[0].endswith(row.on) for row in rows) for name in self.reaching}
         faults = number_of(sum(self.noticed.values()), "fault")
         for names, said in (
             (self.configured, "launch a kernel with a changed configuration"),
@@ -110,7 +110,7 @@ class Telling:
         if self.untried:
             said = f"no shipped case launches a kernel with the changed configuration {listed(self.untried)}"
             yield Text(f"{said}: name a scenario that does", "yellow")
-        if not self.first:
+        if not self.reaching:
             kernels = f"{' and '.join(self.kernels)} kernels"
             yield Text(f"no shipped case is known to reach these lines; the lines affect {kernels}", "yellow")
         for row in rows:
@@ -119,7 +119,7 @@ class Telling:
                 yield Text(f"{row.case} on {row.on} launches no kernel in the changed files", "yellow")
 
     def document(self) -> dict[str, Any]:
-        """The JSON document: `base`, `changed` (file, function, lines), `kernels`, and `noticed`: on, case, faults."""
+        """The JSON document: see `docs/guide/compare.md`."""
         changed = [{"file": one.file, "function": one.function or None, "lines": one.lines} for one in self.changed]
         noticed = [{"on": on, "case": case, "faults": faults} for (on, case), faults in self.noticed.items()]
         document = {"base": self.base, "changed": changed, "kernels": self.kernels, "noticed": noticed}
@@ -136,7 +136,7 @@ class Telling:
         """
         found = suite_cases()
         first = dict[str, tuple[Entry, Target, Case]]()
-        for name in dict.fromkeys((*self.first, *self.others)):
+        for name in dict.fromkeys((*self.reaching, *self.others)):
             if name in found and len(first) < MOST_RUN:
                 first.setdefault(found[name][2].scenario, found[name])
         for kernels in [kernels_of(*one) for one in first.values()]:
@@ -186,8 +186,8 @@ def rows_of(kernels: str, arch: int, constants: Constants) -> Iterator[Row]:
     for family, values in (kernel.split(" ") for kernel in kernels.split(BETWEEN) if kernel):
         if family == "mma":
             DKQ, DV, ncols1, ncols2 = map(int, values.split(","))
-            own, sizes = generation_of(arch).configuration, (DKQ, DV, ncols1 * ncols2)
-            yield family, own if arch >= AMD or sizes in constants.mma[own] else "ampere", sizes
+            sizes = DKQ, DV, ncols1 * ncols2
+            yield family, constants.mma_configuration(sizes, arch), sizes
         elif family == "tile":
             yield family, tile_configuration(arch), tuple(map(int, values.split(",")))
 

@@ -23,7 +23,7 @@ TileSizes = Mapping[tuple[int, int], tuple[int, int]]
 """Maps (DKQ, ncols) to a step's KV rows (`nbatch_fa`) and the K elements loaded per row (`nbatch_K`)."""
 
 _FUNCTION = re.compile(r"get_config(?:_nvidia)?_(\w+)\s*\([^)]*\)\s*\{(.*?)^\}", re.DOTALL | re.MULTILINE)
-_CASE = re.compile(r"CONFIG_CASE\(([\d\s,]+)")
+_CASE = re.compile(r"CONFIG_CASE\(([\w\s,]+)\)")
 _NARROW = re.compile(r"template<> struct mma_tile_sizes<\s*(\d+)\s*,\s*(\d+)\s*>")
 _F32_SUMS = re.compile(
     r"^#elif defined\(AMD_MFMA_AVAILABLE\)\s+template<[^{]*struct mma_tile_sizes \{[^}]*T_C_VKQ = tile<[\d, ]*float",
@@ -50,10 +50,14 @@ class Constants:
     cdna_in_f32: bool
     tile: Mapping[str, TileSizes]
 
+    def mma_configuration(self, sizes: tuple[int, int, int], arch: int) -> str:
+        """The configuration that has the row for (DKQ, DV, ncols): Turing and Volta share Ampere's other rows."""
+        own = generation_of(arch).configuration
+        return own if arch >= AMD or sizes in self.mma[own] else "ampere"
+
     def mma_of(self, sizes: tuple[int, int, int], arch: int) -> tuple[int, int] | None:
         """The `nbatch_fa` and 2 * `nbatch_K2` of fattn-mma-f16 for (DKQ, DV, ncols); None for unsupported sizes."""
-        own = self.mma[generation_of(arch).configuration].get(sizes)
-        return own if own or arch >= AMD else self.mma["ampere"].get(sizes)
+        return self.mma[self.mma_configuration(sizes, arch)].get(sizes)
 
     def tile_of(self, sizes: tuple[int, int, int], arch: int) -> tuple[int, int] | None:
         """The `nbatch_fa` and `nbatch_K` of fattn-tile for (DKQ, DV, ncols); None for unsupported sizes."""
@@ -106,8 +110,11 @@ def max_offset(header: str) -> float:
 def configurations(text: str) -> dict[str, list[tuple[int, ...]]]:
     """The CONFIG_CASE arguments in each configuration function, by the suffix of its name."""
     return {
-        name: [tuple(int(word) for word in case.split(",") if word.strip()) for case in _CASE.findall(body)]
-        for name, body in _FUNCTION.findall(text)
+        name: [
+            tuple(int({"true": "1", "false": "0"}.get(word, word)) for word in re.findall(r"\w+", case))
+            for case in rows
+        ]
+        for name, rows in ((name, _CASE.findall(body)) for name, body in _FUNCTION.findall(text))
     }
 
 

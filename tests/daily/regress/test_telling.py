@@ -106,6 +106,7 @@ def test_a_changed_row_of_a_configuration_is_tried_by_the_kernels_that_have_it(t
     told = of(tree, edited(tree, "fattn-mma-f16.cuh", "(112, 112, 64, ", "(104, 104, 64, "))
     (line,) = [line.plain for line in told.lines([]) if "name a scenario" in line.plain]
     assert "the changed configuration mma 104,104,64 (ampere), mma 112,112,64 (ampere): name" in line
+    assert of(tree, edited(tree, "fattn-mma-f16.cuh", ", 2, true);", ", 2, false);")).configured, "Q_in_reg counts too"
     told = of(tree, edited(tree, "fattn-tile.cuh", "( 40,  40,  2,  64,", "( 40,  40,  2, 128,"))
     found = {kernels_of(*suite_cases()[name])[1:] for name in told.configured}
     assert found == {("sim:gtx1060", "tile 40,40")}, "this row is of GPUs without fast f16 arithmetic"
