@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from fattn_probe.base.cache import Kind
 from fattn_probe.base.documents import Document
-from fattn_probe.base.errors import InputError, LostError
+from fattn_probe.base.errors import BuildError, InputError, LostError
 from fattn_probe.base.files import scratch
 from fattn_probe.base.host import cores
 from fattn_probe.base.workers import Died, Tell, Workers, threads
@@ -295,7 +295,11 @@ def prepare(session: Session, work: Work, program: str = RUNNER) -> None:
             for target, _ in here:
                 kernels = wanted[target.engine, arch_of(target)]
                 if kernels or find is required_kernels:
-                    session.add_kernels(target, kernels, program, sources)
+                    try:
+                        session.add_kernels(target, kernels, program, sources)
+                    except BuildError:  # a likely kernel whose configuration the source no longer has does not compile
+                        if find is required_kernels:
+                            raise
         if tables is not None:
             tables.result()  # a full disk stops the run here, not in each case
 

@@ -387,10 +387,10 @@ def as_in_base(subject: JudgedCase, known: Known, finding: Finding | None = None
 
 
 def signature(finding: Finding | None) -> tuple[str, ...]:
-    """A finding without numbers and lines, which an edit may change."""
+    """A finding without what an edit may change: numbers, lines, and template arguments, which have argument types."""
     if finding is None:
         return ()
-    functions = (frame.partition(" at ")[0] for frame in finding.frames)
+    functions = (re.split("<| at ", frame)[0] for frame in finding.frames)
     return (finding.kind, re.sub(r"\d+", "", finding.message), finding.kernel, *functions)
 
 

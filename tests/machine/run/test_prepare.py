@@ -110,6 +110,27 @@ def test_the_first_build_has_the_kernels_of_before_and_after_an_edit_dry_runs_te
     assert built[0] == built[1] == built[2]
 
 
+def test_a_guessed_kernel_that_no_longer_compiles_is_no_error_until_a_case_needs_it(
+    cache, tree, built, planned, monkeypatch
+):
+    prepare(Session(RunOptions(tree)), [(CASES[0], [H200])])
+    compile_, broken = sessions.ensure, "mma 64,64,8,8"
+
+    def ensure(request, kernels=(), *others, **words):
+        if broken in [case.name for case in kernels]:
+            raise BuildError("static assertion failed: kernel config not defined")
+        compile_(request, kernels, *others, **words)
+
+    monkeypatch.setattr(sessions, "ensure", ensure)
+    edited = RunOptions(replace(tree, digest="edited"))
+    with pytest.raises(BuildError, match="not defined"):
+        prepare(Session(edited), [(CASES[0], [H200])])
+    assert planned == [1, 1], "the dry run says that the case needs it"
+    monkeypatch.setattr(required, "dry_runs", lambda session, cases, target: dict.fromkeys(cases, ("mma 80,80,8,8",)))
+    prepare(Session(RunOptions(replace(tree, digest="edited again"))), [(CASES[0], [H200])])
+    assert built[-1] == ("90", ["mma 80,80,8,8"])
+
+
 def test_another_gpu_is_planned_for_itself(cache, tree, built, planned):
     prepare(Session(RunOptions(tree)), [(CASES[0], [H200, A100, ADA])])
     assert planned == [1, 1, 1]

@@ -16,10 +16,19 @@ from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.llama.launch.selection import LaunchBlocks, Selection, rows_of_tiles
 from fattn_probe.machine.run.base import Base
 from fattn_probe.machine.run.capture import Capture, Part, inputs_of
-from fattn_probe.machine.run.outcome import Lost, Unsupported
+from fattn_probe.machine.run.outcome import Finding, Lost, Unsupported
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.judge import cases as judge_module
-from fattn_probe.verdict.judge.cases import Answers, JudgedCase, expect, explained, judge_on, judged, judged_case
+from fattn_probe.verdict.judge.cases import (
+    Answers,
+    JudgedCase,
+    expect,
+    explained,
+    judge_on,
+    judged,
+    judged_case,
+    signature,
+)
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.known import Known
 from fattn_probe.verdict.measure.sampled import Sampled
@@ -275,6 +284,21 @@ def test_a_known_defect_counts_only_if_the_base_has_it_too(subject, made, monkey
     assert not (known and row.diagnosis.causes), "the defect is the cause"
     monkeypatch.setattr(judge_module, "base_of", lambda options: replace(without, missing="offline"))
     assert judgement(one).doubt == "maybe masked-rows, a known defect of llama.cpp, but the release cannot run: offline"
+
+
+def test_a_finding_is_the_base_s_if_an_edit_changed_lines_or_the_type_of_an_argument():
+    """A cached KV_max of type `const int *` in launch_fattn made six known failures of `quick` alarms."""
+    frames = (
+        "no_device_code at ggml/src/ggml-cuda/common.cuh:424",
+        "flash_attn_ext_f16<128, 128, 16, 1, false> at ggml/src/ggml-cuda/fattn-mma-f16.cuh:1849",
+        "ggml_cuda_kernel_launch<char const*, int*&> at ggml/src/ggml-cuda/common.cuh:1713",
+    )
+    base = Finding("trap", "__trap() in common.cuh:424", "flash_attn_ext_f16<128,128,16,1,false>", frames=frames)
+    moved = (frames[0], frames[1].replace("1849", "1851"), frames[2].replace("int*&", "int const*&"))
+    assert signature(replace(base, message="__trap() in common.cuh:425", frames=moved)) == signature(base)
+    elsewhere = (frames[0].replace("no_device_code", "vec_dot"), *frames[1:])
+    for other in ({"frames": elsewhere}, {"kind": "race"}, {"kernel": "flash_attn_ext_f16<64,64,16,1,false>"}):
+        assert signature(replace(base, **other)) != signature(base)
 
 
 def test_a_session_takes_another_order_of_warps_each_time():
