@@ -67,9 +67,14 @@ class Judgement:
 
     @property
     def reason(self) -> str:
-        """The reasons for the verdict and for the failed checks, each once; first any doubt about a known defect."""
-        failed = [check.reason for check in self.checks if check.fails and check.reason not in self.verdict.reason]
-        reasons = "; ".join([self.verdict.reason, *failed])
+        """What failed, first; then the verdict of the rest. Any doubt about a known defect comes before them."""
+        failed = [check.reason for check in self.checks if check.fails]
+        if not failed or self.verdict.status is not Status.PASS:
+            reasons = "; ".join([self.verdict.reason, *(one for one in failed if one not in self.verdict.reason)])
+        elif self.verdict.accuracy is not None and self.verdict.accuracy.reason in failed:
+            reasons = "; ".join(failed)
+        else:
+            reasons = "; ".join([*failed, f"apart from that, {self.verdict.reason}"])
         return f"{self.doubt}: {reasons}" if self.doubt else reasons
 
     @property

@@ -270,7 +270,7 @@ ORDERS = Orders({"gqa": DIFFERENCE}, 2)
 
 def test_orders_decide_about_a_case_that_passes_and_the_first_one_that_differs_is_told():
     failed = with_orders(Result("gqa", "d", "pass", "as designed", output="00"), ORDERS, 3)
-    assert (failed.status, failed.reason, failed.failure) == ("fail", f"as designed; {SAID}", SAID)
+    assert (failed.status, failed.reason, failed.failure) == ("fail", f"{SAID}; apart from that, as designed", SAID)
     assert [(check.name, check.fails) for check in failed.checks] == [("order", True)]
     right = with_orders(Result("sinks", "d", "pass", "as designed", output="00"), ORDERS, 3)
     assert (right.status, right.reason) == ("pass", "as designed")

@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +83,25 @@ def test_an_order_names_each_case_that_differs_or_ends_with_the_ops_before_it():
 
 def test_an_end_and_the_number_of_orders_in_words():
     assert ended(Failed("killed by SIGSEGV", ())) == "the process ended (killed by SIGSEGV)"
-    assert ended(Missing("f")) == "the process ended (f is missing)"
+    missing = Missing("_ZN9simt_body18flash_attn_ext_f16ILi64ELi64ELb0EEEvPKc")
+    assert ended(missing) == "the process ended (another kernel is launched: flash_attn_ext_f16<64,64,false>)"
     assert ended(Unsupported("no kernel")) == "the process ended (no kernel)"
     assert str(Checks(order=3)).endswith(", 3 orders of all cases in one process")
     assert "order" not in str(Checks())
+
+
+def test_even_seeds_put_similar_ops_next_to_each_other(monkeypatch):
+    """A kernel choice kept by Q's shape, and a mask scan kept by the mask's address, passed `quick` in random order."""
+    monkeypatch.setattr(Line, "differences", lambda line, order, expected: started.append((line.reuse, order)) or ())
+    started: list = []
+    cases = shipped("gqa", "decode", "sinks", "masked-tiles")
+    for seed in (1, 2, 4):
+        assert differences(Any, cases, H200, seed, {case.name: "" for case in cases}) == []
+    (first, scattered), (second, sorted_), (_, other) = started
+    assert (first, second) == (False, True) and scattered != sorted_ != other and sorted(sorted_) == sorted(other)
+    ops = {case.name: case.op for case in cases}
+    shapes = [astuple(replace(ops[name].sizes, n_kv=0)) for name in sorted_]
+    assert shapes == sorted(shapes) and len(set(shapes)) < len(shapes)
 
 
 @pytest.mark.parametrize("ending", [None, Lost("killed by SIGKILL")])
