@@ -70,13 +70,16 @@ def other_V(wrong: WrongRow) -> Iterator[Named]:
 
 
 def other_Q(wrong: WrongRow) -> Iterator[Named]:
-    """The answers for other rows of Q with this row's mask: nearby queries, other heads and sequences."""
+    """The answers for other rows of Q with this row's mask: nearby queries, other heads and sequences, a wrong stride."""
     around, row = wrong.around, wrong.row
     sizes, (sequence, query, head) = around.case.op.sizes, (around.sequence, around.query, around.head)
     near = range(max(0, query - NEAR), min(sizes.n_q, query + NEAR + 1))
     places = [(f"query {q}", (sequence, q, head)) for q in near if q != query]
     places += [(f"head {h}", (sequence, query, h)) for h in range(sizes.n_head) if h != head]
     places += [(f"sequence {s}", (s, query, head)) for s in range(sizes.n_seq) if s != sequence]
+    # The heads of a tile begin at any head.
+    strides = ((query + head - first, first) for first in range(head))
+    places += [("its heads with the stride nb[1]", (sequence, q, first)) for q, first in strides if q < sizes.n_q]
     if places and wrong.affords(64) and wrong.affords(len(places)):
         raw = np.array([around.q_of(*place) for _, place in places]) @ row.K.T * around.scale
         yield from ((name, row.answer(raw=products)) for (name, _), products in zip(places, raw, strict=True))

@@ -46,6 +46,15 @@ def other_sinks(wrong: WrongRow) -> Iterator[Named]:
                 yield f"head {head}", wrong.row.answer(sink=sink)
 
 
+def sink_as_logit(wrong: WrongRow) -> Iterator[Named]:
+    """The sink, which is added as it is, goes through the softcap or the scale, as logits do."""
+    row, params = wrong.row, wrong.around.case.op.params.stored
+    if row.sink is not None:
+        yield "it is multiplied by the scale", row.answer(sink=row.sink * params.scale)
+        if row.softcap:
+            yield "the softcap is applied to it", row.answer(sink=row.softcap * np.tanh(row.sink / row.softcap))
+
+
 def sink_often(wrong: WrongRow) -> Iterator[Moves]:
     """The sink adds its weight s to the sum; if it is counted n times, the output is scaled by 1 / (1 + (n - 1) s)."""
     s = 1 - float(wrong.row.p.sum())

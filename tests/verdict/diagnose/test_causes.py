@@ -326,6 +326,27 @@ def test_a_part_of_the_op_that_is_ignored(part):
     assert candidates_of(wrong)[0].cause.words == f"the {part} is ignored"
 
 
+@pytest.mark.parametrize(
+    ("detail", "change"),
+    [
+        ("it is multiplied by the scale", lambda sink: sink / 8),  # 1/sqrt(64)
+        ("the softcap is applied to it", lambda sink: 2.0 * np.tanh(sink / 2.0)),
+    ],
+)
+def test_a_sink_that_is_treated_as_a_logit(detail, change):
+    """A softcapped sink was "each row is scaled by a different factor"."""
+    wrong = wrong_row(IGNORED, (0, 3, 1), lambda row: row.answer(sink=change(row.sink)))
+    assert str(candidates_of(wrong)[0].cause) == f"the sink is treated as a logit ({detail})"
+
+
+def test_heads_of_q_with_the_stride_of_queries():
+    """The tile kernel took the heads of a block to be adjacent, and the output had no cause."""
+    case = case_of(shape(64, 4, 2, 8, 64, CAUSAL))
+    around = Around(case, make_inputs(case), 0, 3, 2)
+    wrong = wrong_row(case, (0, 3, 2), lambda row: row.answer(raw=row.K @ around.q_of(0, 5, 0) * around.scale))
+    assert str(candidates_of(wrong)[0].cause) == "Q is read from the wrong place (its heads with the stride nb[1])"
+
+
 @pytest.mark.parametrize("factor", [0.25, 0.5, 3.0, 4.0])
 def test_a_softcap_of_another_size(factor):
     wrong = wrong_row(IGNORED, (0, 3, 1), lambda row: row.answer(softcap=factor * row.softcap))
