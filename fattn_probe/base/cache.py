@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 VARIABLE = "FATTN_PROBE_CACHE"
 FULL = (EDQUOT, EFBIG, ENOSPC)
 ENDING = ".document"
+OLDER = "was made by an older version of fattn-probe"
 
 
 def cache_dir() -> Path:
@@ -41,14 +42,10 @@ def cache_dir() -> Path:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of entry in the cache: its folder, its name in messages, and the version of its format.
-
-    Different versions have different paths, so that two versions of fattn-probe can share a cache.
-    """
+    """A kind of entry in the cache: its folder, and its name in messages."""
 
     folder: str
     what: str
-    version: int = 1
 
     @property
     def root(self) -> Path:
@@ -57,7 +54,7 @@ class Kind:
 
     def place(self, key: str) -> Path:
         """The path of an entry."""
-        return self.root / (key if self.version == 1 else f"{key}.v{self.version}")
+        return self.root / key
 
 
 def get_or_make(
@@ -70,13 +67,14 @@ def get_or_make(
     """
     sweep(parts())
     folder = kind.place(key)
-    if is_whole(folder) and fits(folder):
+    if not fault_of(folder) and fits(folder):
         return folder
     with lock_beside(folder):
-        if is_whole(folder) and fits(folder):
+        fault = fault_of(folder)
+        if not fault and fits(folder):
             return folder
         if folder.is_dir():
-            log.warning("%s: %s %s: recreating it", folder, kind.what, fault_of(folder))
+            log.warning("%s: %s %s: recreating it", folder, kind.what, fault or OLDER)
         with room(folder), part() as made:
             make(made)
             seal(made)
@@ -95,19 +93,14 @@ def room(folder: Path) -> Iterator[None]:
         raise
 
 
-def is_whole(folder: Path) -> bool:
-    """Whether a folder is finished and its files still match their record."""
-    found = read_seal(folder)
-    return found is not None and not found.unfinished and not damage(folder, found)
-
-
 def fault_of(folder: Path) -> str:
-    """The reason why a cached folder is not used, worded to follow the folder's name in a message."""
+    """The fault of a folder, worded to follow its name in a message; empty if it is finished and undamaged."""
     found = read_seal(folder)
     if found is None:
         return "has no record of its contents"
-    bad = damage(folder, found)
-    return f"is damaged ({named(bad)})" if bad else "was made by an older version of fattn-probe"
+    if bad := damage(folder, found):
+        return f"is damaged ({named(bad)})"
+    return OLDER if found.unfinished else ""
 
 
 def named(files: list[str]) -> str:
@@ -267,4 +260,4 @@ def _document(kind: Kind, key: str) -> Path:
 
 
 def _head(kind: Kind, body: bytes) -> bytes:
-    return f"fattn-probe {kind.folder} {kind.version} {hexdigest(body)}".encode()
+    return f"fattn-probe {kind.folder} 1 {hexdigest(body)}".encode()

@@ -53,9 +53,9 @@ def quotas(groups: Path, mount: Path) -> Iterator[float]:
 
 
 def read(path: Path) -> str:
-    """The text of a kernel file; empty if it does not exist."""
+    """The text of a file; empty if it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
 

@@ -18,7 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -48,6 +48,11 @@ FEW = 3e7
 CONTEXT = multiprocessing.get_context("forkserver")
 LONGEST_TMPDIR = 107 - len("/pymp-12345678/listener-12345678")
 """The longest $TMPDIR that works: multiprocessing puts sockets there, and their paths have at most 107 characters."""
+
+
+def simply(work: Callable[[Task], Answer], tell: Tell) -> AbstractContextManager[Callable[[Task], Answer]]:
+    """Begin work that needs no preparation; a worker gets it as `partial(simply, work)`."""
+    return nullcontext(work)
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,13 @@
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from fattn_probe.base.errors import InputError
+from fattn_probe.base.files import read_text
 
 MAX_NODES = 20_000
 MAX_DEPTH = 50
@@ -44,27 +46,27 @@ _Loader.add_implicit_resolver(
 )
 
 
-@dataclass(frozen=True)
-class Mistake:
-    """A mistake: valid YAML that fattn-probe does not allow."""
-
-    line: int
-    text: str
-
-
 @dataclass
 class YamlDocument:
-    """A file's value, the line (counted from 1) of every key, and its mistakes."""
+    """A file's value, the line (counted from 1) of every key, and its mistakes: valid YAML that is not allowed here."""
 
     value: Any = None
     lines: dict[Key, int] = field(default_factory=dict)
-    mistakes: list[Mistake] = field(default_factory=list)
+    mistakes: list[tuple[int, str]] = field(default_factory=list)
 
     def line(self, key: Key) -> int:
         """The line of a key, or of its nearest parent."""
         while key and key not in self.lines:
             key = key[:-1]
         return self.lines.get(key, 1)
+
+
+def read(path: Path, what: str) -> YamlDocument:
+    """A file without mistakes; `what` names it in messages. InputError lists the mistakes, each with its line."""
+    document = parse(read_text(path, what), str(path))
+    if document.mistakes:
+        raise InputError("\n".join(f"{path}:{line}: {text}" for line, text in document.mistakes))
+    return document
 
 
 def parse(text: str, name: str) -> YamlDocument:
@@ -109,11 +111,11 @@ def _mapping(loader: _Loader, node: yaml.MappingNode, key: Key, document: YamlDo
         dotted = ".".join(map(str, (*key, name)))
         if name_node.tag == "tag:yaml.org,2002:merge":
             said = "merge keys are not supported: write out each key, or use an alias for a whole value"
-            document.mistakes.append(Mistake(line, f"{dotted}: {said}"))
+            document.mistakes.append((line, f"{dotted}: {said}"))
             continue
         if name in made:
             first = document.lines[(*key, name)]
-            document.mistakes.append(Mistake(line, f"{dotted}: given twice, first on line {first}, allowed: once"))
+            document.mistakes.append((line, f"{dotted}: given twice, first on line {first}, allowed: once"))
             continue
         document.lines[(*key, name)] = line
         made[name] = _value(loader, value_node, (*key, name), document)
@@ -134,5 +136,5 @@ def _scalar(loader: _Loader, node: yaml.Node, key: Key, document: YamlDocument) 
     if isinstance(value, int | float) and OTHER_IN_1_2.fullmatch(node.value):
         said = f"found {node.value[:60]}, which YAML 1.1 and 1.2 read differently, allowed: a decimal number"
         dotted = ".".join(map(str, key)) or "the file"
-        document.mistakes.append(Mistake(node.start_mark.line + 1, f"{dotted}: {said} without leading zeros or colons"))
+        document.mistakes.append((node.start_mark.line + 1, f"{dotted}: {said} without leading zeros or colons"))
     return value

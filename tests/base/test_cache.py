@@ -135,11 +135,6 @@ def test_a_relative_path_is_that_of_the_folder_where_the_command_starts(tmp_path
     assert caches.cache_dir() == tmp_path / "cache"
 
 
-def test_two_versions_of_a_format_are_two_folders(cache):
-    first, second = (get_or_make(Kind("things", "it", number), "key", lambda folder: None) for number in (1, 2))
-    assert first != second
-
-
 def fill_disk(folder):
     (folder / "a").write_bytes(bytes(3 << 20))
 
@@ -254,12 +249,12 @@ def test_what_is_damaged_while_its_folder_grows_is_not_recorded_as_it_is(cache, 
         pass
     with pytest.raises(MachineError, match=r"extended \((a|deep/b)\): run this again"), grown(new="of a"):
         DAMAGES[damage](folder)
-    assert not caches.is_whole(folder)
+    assert caches.fault_of(folder)
     with growing(folder, "the thing", lambda name: False) as growth:
         assert (len(growth.recorded), (folder / "new").exists()) == (1, False)
     with grown(a="another text") as growth:
         growth.remove("deep")
-    assert (caches.is_whole(folder), (folder / "a").read_text(), caplog.messages) == (True, "another text", [])
+    assert (caches.fault_of(folder), (folder / "a").read_text(), caplog.messages) == ("", "another text", [])
 
 
 def test_the_folder_of_another_program(cache, caplog):
@@ -289,7 +284,6 @@ def test_a_damaged_document_is_none(cache, damage, caplog):
     assert read_document(KIND, "key") is None
     write_document(KIND, "key", b"body\nof two lines")
     assert (read_document(KIND, "key"), caplog.messages) == (b"body\nof two lines", [])
-    assert read_document(Kind("things", "it", 2), "key") is None
     (path,) = (cache / "things").glob("*.document")
     path.write_bytes(DAMAGED[damage](path.read_bytes()))
     assert [read_document(KIND, "key"), read_document(KIND, "key")] == [None, None]

@@ -13,7 +13,6 @@ from typing import Any
 
 from fattn_probe.base import yaml_lines
 from fattn_probe.base.errors import InputError
-from fattn_probe.base.files import read_text
 
 USER_FILE_VARIABLE = "FATTN_PROBE_DEVICES"
 MAX_INT = 2**31 - 1
@@ -45,10 +44,7 @@ class CatalogueFile:
 
 def read(path: Path) -> CatalogueFile:
     """Read one file; InputError with the line for a missing file, a syntax error or a duplicate key."""
-    parsed = yaml_lines.parse(read_text(path, "the devices"), str(path))
-    if parsed.mistakes:
-        raise InputError("\n".join(f"{path}:{mistake.line}: {mistake.text}" for mistake in parsed.mistakes))
-    return CatalogueFile(path, parsed)
+    return CatalogueFile(path, yaml_lines.read(path, "the devices"))
 
 
 @dataclass(frozen=True)

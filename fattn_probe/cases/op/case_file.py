@@ -19,11 +19,10 @@ from fattn_probe.base.arrays import Bytes
 from fattn_probe.base.digest import hexdigest
 from fattn_probe.base.errors import InputError, MachineError
 from fattn_probe.base.files import check_readable, writing
-from fattn_probe.cases.op import Op, Params, Root, TensorView
+from fattn_probe.cases.op import Ne, Op, Params, Root, TensorView
 from fattn_probe.cases.op.gguf_file import (
     Field,
     GgufFile,
-    Ne,
     TensorData,
     array,
     f32,

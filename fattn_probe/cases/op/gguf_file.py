@@ -15,10 +15,10 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from fattn_probe.base.arrays import Bytes
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import check_readable, replacing, writing
+from fattn_probe.cases.op.op import Ne
 
 ARCHITECTURE = "fattn-probe"
 
-Ne = tuple[int, int, int, int]
 T = TypeVar("T", str, int, float)
 KINDS = {str: "text", int: "an integer", float: "a number"}
 

@@ -24,11 +24,6 @@ SMALLEST_NORMAL_F16, LARGEST_F16 = np.array([2**-14, 65504], np.float32).view(np
 AT_ONCE = 32768  # elements per call to `gguf`, which converts a long row 20 to 60 times as fast as many short rows
 
 
-def gguf_type(name: str) -> GGMLQuantizationType:
-    """The `gguf` package's enumerator of a ggml type name such as `q8_0`."""
-    return GGMLQuantizationType[name.upper()]
-
-
 def encode(values: F32, name: str) -> Bytes:
     """Convert floats to the raw bytes (1-D) of a ggml type, in C order; values out of range become infinite.
 
@@ -52,8 +47,8 @@ def encode(values: F32, name: str) -> Bytes:
         flat = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
         packed = np.empty(row_size(name, flat.size), np.uint8)
         for first in range(0, flat.size, AT_ONCE):
-            piece = quants.quantize(flat[None, first : first + AT_ONCE], gguf_type(name)).view(np.uint8)
-            packed[row_size(name, first) :][: piece.size] = piece.reshape(-1)
+            piece = quants.quantize(flat[None, first : first + AT_ONCE], GGMLQuantizationType[name.upper()])
+            packed[row_size(name, first) :][: piece.size] = piece.view(np.uint8).reshape(-1)
         return packed
 
 
@@ -66,7 +61,7 @@ def decode(data: Bytes, name: str) -> F32:
     values = np.empty(data.size // type_size(name) * block_size(name), np.float32)
     for first in range(0, values.size, AT_ONCE):
         piece = data[None, row_size(name, first) : row_size(name, first + AT_ONCE)]
-        values[first : first + AT_ONCE] = quants.dequantize(piece, gguf_type(name)).reshape(-1)
+        values[first : first + AT_ONCE] = quants.dequantize(piece, GGMLQuantizationType[name.upper()]).reshape(-1)
     return values
 
 

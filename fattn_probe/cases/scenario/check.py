@@ -211,9 +211,8 @@ def load(path: Path | str) -> Scenario:
 def loads(text: str, name: str = "scenario") -> Scenario:
     """`load` from a string; messages show `name` instead of a path."""
     document = parse(text, name)
-    found = [(mistake.line, mistake.text) for mistake in document.mistakes]
     scenario, problems = check(document.value)
-    found += [(document.line(problem.path), str(problem)) for problem in problems]
+    found = [*document.mistakes, *((document.line(problem.path), str(problem)) for problem in problems)]
     if found or scenario is None:
         found.sort(key=lambda mistake: mistake[0])
         raise InputError("\n".join(dict.fromkeys(f"{name}:{line}: {said}" for line, said in found)))

@@ -88,12 +88,10 @@ class Extreme(_Data):
     """Share of extreme elements."""
 
 
-QData = Annotated[
-    Uniform | Normal | Constant | Fa3Outliers | LargeLogits | FarBelowZero | Extreme, Field(discriminator="kind")
-]
+AnyData = Uniform | Normal | Constant | Fa3Outliers | LargeLogits | FarBelowZero | Extreme
+QData = Annotated[AnyData, Field(discriminator="kind")]
 VData = Annotated[Uniform | Normal | Constant | Fa3Outliers | Extreme, Field(discriminator="kind")]
 SinkData = Annotated[Uniform | Normal | Constant, Field(discriminator="kind")]
-AnyData = Uniform | Normal | Constant | Fa3Outliers | LargeLogits | FarBelowZero | Extreme
 
 
 class Data(Spec):

@@ -6,7 +6,6 @@ Masks are generated in blocks of rows, so that a huge mask never exists in a wid
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -46,24 +45,6 @@ FLOATS_A_STEP = 8  # float32 values per step of Philox, which yields four 64-bit
 UNUSED = 16  # added to a tensor's stream number for the memory outside its view
 
 
-@dataclass(frozen=True)
-class Logits:
-    """The op's scale and head size, which relate the elements of Q and K to the logits."""
-
-    scale: float
-    hsk: int
-
-
-class Normals(Protocol):
-    """A source of uniformly and normally distributed numbers."""
-
-    def random(self, size: tuple[int, ...], dtype: type[np.float32]) -> F32:
-        """Uniform numbers in [0, 1)."""
-
-    def standard_normal(self, size: tuple[int, ...], dtype: type[np.float32]) -> F32:
-        """Numbers from the standard normal distribution."""
-
-
 def stream(seed: int, number: int, counter: tuple[int, int] = (0, 0), *, steps: int = 0) -> np.random.Generator:
     """The random stream for (seed, tensor number, two counters): the same on every machine; streams are independent.
 
@@ -99,8 +80,11 @@ class Window:
         return values.reshape(size)
 
 
-def draw(data: AnyData, name: str, shape: tuple[int, ...], rng: Normals, logits: Logits) -> F32:
-    """Random float32 numbers from a tensor's distribution, in any shape; for kinds in RUNS, `rng` can be a `Window`."""
+def draw(data: AnyData, name: str, shape: tuple[int, ...], rng: np.random.Generator, *, scale: float, hsk: int) -> F32:
+    """Random float32 numbers from a tensor's distribution, in any shape; for kinds in RUNS, `rng` can be a `Window`.
+
+    The op's `scale` and head size relate the elements of Q and K to the logits.
+    """
     match data:
         case Uniform():
             values = rng.random(shape, np.float32)
@@ -115,10 +99,10 @@ def draw(data: AnyData, name: str, shape: tuple[int, ...], rng: Normals, logits:
             values = rng.standard_normal(shape, np.float32)
             values += chosen * np.float32(data.outlier) * rng.standard_normal(shape, np.float32)
         case LargeLogits():
-            width = data.logit / (logits.scale * np.sqrt(logits.hsk))
+            width = data.logit / (scale * np.sqrt(hsk))
             return np.float32(width) * rng.standard_normal(shape, np.float32)
         case FarBelowZero():
-            mean = np.sqrt(-data.logit / (logits.scale * logits.hsk)) * (1 if name == "Q" else -1)
+            mean = np.sqrt(-data.logit / (scale * hsk)) * (1 if name == "Q" else -1)
             return np.float32(mean) + np.float32(data.scale) * rng.standard_normal(shape, np.float32)
         case Extreme():
             values = np.float32(data.scale) * (2 * rng.random(shape, np.float32) - 1)

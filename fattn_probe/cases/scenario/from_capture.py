@@ -127,24 +127,18 @@ def layout_settings(op: Op, V_in_K: int | None, missing: list[str]) -> dict[str,
 
 def fitted(settings: Settings, name: str, recorded: Statistics) -> tuple[Scenario, Statistics]:
     """The scenario with Q scaled to match the width of the recorded logits, and its statistics."""
-
-    def made_of(scenario: Scenario) -> Statistics:
+    for number in range(ROUNDS + 1):
+        scenario = checked(settings, name, f"{name}: no scenario can express this op")
         case = resolve(scenario, name, name)
-        return statistics_of(case.op, make_inputs(case))
-
-    refused = f"{name}: no scenario can express this op"
-    scenario = checked(settings, name, refused)
-    for _ in range(ROUNDS):
-        made = made_of(scenario)
+        made = statistics_of(case.op, make_inputs(case))
         factor = recorded.logit_std / made.logit_std if made.logit_std and recorded.logit_std else 1.0
-        if abs(factor - 1) <= CLOSE or "scale" not in settings["data"]["Q"]:
+        if number == ROUNDS or abs(factor - 1) <= CLOSE or "scale" not in settings["data"]["Q"]:
             break
         settings["data"]["Q"] = {
             key: rounded(value * factor) if key in ("scale", "mean") else value
             for key, value in settings["data"]["Q"].items()
         }
-        scenario = checked(settings, name, refused)
-    return scenario, made_of(scenario)
+    return scenario, made
 
 
 def differences(recorded: Statistics, made: Statistics) -> Iterator[str]:

@@ -19,7 +19,6 @@ from fattn_probe.cases.scenario.draw import (
     SEVERAL_RUNS,
     STREAMS,
     UNUSED,
-    Logits,
     Window,
     blocks,
     draw,
@@ -70,10 +69,18 @@ def fill_root(case: Case, name: str, memory: Bytes) -> None:
         _fill_tensor(case, name, root, memory)
     else:
         # Rows in memory order, for any layout.
-        data, seed = case.recipe.data_of(name)
-        logits = Logits(case.op.params.scale, case.op.sizes.hsk)
-        values = draw(data, name, (root.stored.ne[1], root.stored.ne[0]), stream(seed, STREAMS[name]), logits)
+        values = _drawn(case, name, (root.stored.ne[1], root.stored.ne[0]), _stream(case, name))
         memory[:] = encode(values, root.stored.type)
+
+
+def _stream(case: Case, name: str, *, beside: int = 0) -> np.random.Generator:
+    """The random stream of a tensor, or one `beside` it."""
+    return stream(case.recipe.data_of(name)[1], STREAMS[name] + beside)
+
+
+def _drawn(case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> F32:
+    data, _ = case.recipe.data_of(name)
+    return draw(data, name, shape, rng, scale=case.op.params.scale, hsk=case.op.sizes.hsk)
 
 
 def _fill_tensor(case: Case, name: str, root: Root, memory: Bytes) -> None:
@@ -85,28 +92,24 @@ def _fill_tensor(case: Case, name: str, root: Root, memory: Bytes) -> None:
     packed = np.lib.stride_tricks.as_strided(
         memory[view.offset :], (*view.ne[:0:-1], row_size(view.type, view.ne[0])), (*view.nb[:0:-1], 1)
     )
-    data, seed = case.recipe.data_of(name)
-    rng, logits = stream(seed, STREAMS[name]), Logits(case.op.params.scale, case.op.sizes.hsk)
+    rng = _stream(case, name)
     for place_ in np.ndindex(packed.shape[:2]):
-        values = draw(data, name, (view.ne[1], view.ne[0]), rng, logits)
+        values = _drawn(case, name, (view.ne[1], view.ne[0]), rng)
         packed[place_] = encode(values, view.type).reshape(packed.shape[2:])
 
 
 def _whole_tensor(case: Case, name: str, root: Root, outside: str) -> Bytes:
     """The bytes of a root whose unused elements are not zero."""
-    data, seed = case.recipe.data_of(name)
-    logits, view = Logits(case.op.params.scale, case.op.sizes.hsk), case.op.tensors[name]
     flat: F32 = np.zeros(root.ne[::-1], np.float32).reshape(-1)
     if outside == "random":
-        flat = draw(data, name, flat.shape, stream(seed, STREAMS[name] + UNUSED), logits)
-    values = strided(flat, view)
-    rng = stream(seed, STREAMS[name])
+        flat = _drawn(case, name, flat.shape, _stream(case, name, beside=UNUSED))
+    values, rng = strided(flat, case.op.tensors[name]), _stream(case, name)
     for place_ in np.ndindex(values.shape[:2]):
-        values[place_] = draw(data, name, values.shape[2:], rng, logits)
+        values[place_] = _drawn(case, name, values.shape[2:], rng)
     packed = encode(flat.reshape(-1, root.ne[0]), root.type)
     if outside == "nan":  # fill every block outside the view
         touched = np.zeros(root.ne[::-1], bool).reshape(-1)
-        strided(touched, view)[...] = True
+        strided(touched, case.op.tensors[name])[...] = True
         unused = ~touched.reshape(-1, block_size(root.type)).any(axis=1)
         packed.reshape(unused.size, -1)[unused] = nan_block(root.type)
     return packed
@@ -146,13 +149,12 @@ def _anywhere(case: Case, name: str) -> Make:
     view = case.op.tensors[name]
     hs, n, *_ = view.ne
     data, seed = case.recipe.data_of(name)
-    logits = Logits(case.op.params.scale, case.op.sizes.hsk)
 
     def make(place: int, rows: slice) -> F32:
         first = place * RUNS[data.kind]
         numbers = Window(seed, STREAMS[name], run=first, length=n * hs, first=rows.start * hs)
         shape = (rows.stop - rows.start, hs)
-        return rounded(draw(data, name, shape, numbers, logits), view.type)  # type: ignore[arg-type] # no normal numbers
+        return rounded(_drawn(case, name, shape, numbers), view.type)  # type: ignore[arg-type] # no normal numbers
 
     return make
 
@@ -170,7 +172,7 @@ class _InOrder:
         self._begin()
 
     def _begin(self) -> None:
-        self._rng = stream(self._case.recipe.data_of(self._name)[1], STREAMS[self._name])
+        self._rng = _stream(self._case, self._name)
         self._next, self._made = 0, dict[int, Numbers]()
 
     def rows(self, place: int, rows: slice) -> Floats:
@@ -194,10 +196,9 @@ class _InOrder:
                 made: Numbers = (
                     np.empty((n, hs), np.float32) if type_ == "f16" else np.empty(row_size(type_, n * hs), np.uint8)
                 )
-                logits = Logits(self._case.op.params.scale, hs)
                 for first in range(0, n, step):
                     shape = (min(step, n - first), hs)
-                    values = draw(data, self._name, shape, self._rng, logits)
+                    values = _drawn(self._case, self._name, shape, self._rng)
                     if type_ == "f16":
                         made[first : first + step] = rounded(values, type_)
                     else:

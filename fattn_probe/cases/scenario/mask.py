@@ -114,13 +114,10 @@ class Sum(Spec):
     """The masks."""
 
 
-Mask = Annotated[
-    NoMask | Causal | SlidingWindow | Sequences | Blocks | MaskedTiles | MaskedRows | Random | Alibi | Sparse | Sum,
-    Field(discriminator="kind"),
-]
 AnyMask = (
     NoMask | Causal | SlidingWindow | Sequences | Blocks | MaskedTiles | MaskedRows | Random | Alibi | Sparse | Sum
 )
+Mask = Annotated[AnyMask, Field(discriminator="kind")]
 Sum.model_rebuild()
 
 

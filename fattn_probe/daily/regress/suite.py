@@ -8,9 +8,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from fattn_probe.base.errors import InputError
-from fattn_probe.base.files import find_files, read_text
+from fattn_probe.base.files import find_files
 from fattn_probe.base.regex import problem_of
-from fattn_probe.base.yaml_lines import Key, YamlDocument, parse
+from fattn_probe.base.yaml_lines import Key, YamlDocument, read
 from fattn_probe.cases import MOST_REPEATS, shipped
 from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.cases import read_cases, told_apart
@@ -132,9 +132,7 @@ class Suite(Entry):
 
 def load_suite(path: Path) -> Suite:
     """Read a suite; raises InputError, which lists every mistake with its line."""
-    document = parse(read_text(path, "the suite"), str(path))
-    if document.mistakes:
-        raise InputError("\n".join(f"{path}:{mistake.line}: {mistake.text}" for mistake in document.mistakes))
+    document = read(path, "the suite")
     if document.value is None:
         raise InputError(f"{path}:1: the file: found nothing, allowed: keys such as `version: 1`")
     if isinstance(document.value, dict) and document.value.keys() >= {"hsk", "n_kv"}:

@@ -5,7 +5,6 @@ import functools
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import yaml
 
 from fattn_probe.base.errors import LostError
 from fattn_probe.base.files import write_text
-from fattn_probe.base.workers import Died, Tell, Workers
+from fattn_probe.base.workers import Died, Workers, simply
 from fattn_probe.cases.device.target import picklable
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.pool import Job, result_or_loss
@@ -237,21 +236,15 @@ class FuzzFailure:
 
 def shrunk(failures: Sequence[FuzzFailure], workers: int, seconds: float) -> Iterator[FuzzFailure]:
     """The smallest scenario found for each failure, within a total time in seconds."""
-    begin = functools.partial(shrinking, ends=time.monotonic() + seconds)
+    work = functools.partial(smallest, ends=time.monotonic() + seconds)
     sendable = [
         replace(failure, job=replace(failure.job, target=picklable(failure.job.target))) for failure in failures
     ]
-    with Workers[FuzzFailure, FuzzFailure](begin, workers) as pool:
+    with Workers[FuzzFailure, FuzzFailure](functools.partial(simply, work), workers) as pool:
         for failure, found in pool.answers(sendable):
             if isinstance(found, Died):
                 raise LostError(f"{failure.result.name} cannot be shrunk: {found.how}")
             yield found
-
-
-@contextmanager
-def shrinking(tell: Tell, ends: float) -> Iterator[Callable[[FuzzFailure], FuzzFailure]]:
-    """Yield the function that shrinks one failure in a worker."""
-    yield functools.partial(smallest, ends=ends)
 
 
 def smallest(failure: FuzzFailure, ends: float) -> FuzzFailure:

@@ -17,7 +17,7 @@ from fattn_probe.base.activity import Step, quiet
 from fattn_probe.base.arrays import F32, F64
 from fattn_probe.cases.op import Params
 from fattn_probe.cases.scenario.data import Fa3Outliers
-from fattn_probe.cases.scenario.draw import STREAMS, Logits, draw, stream
+from fattn_probe.cases.scenario.draw import STREAMS, draw, stream
 from fattn_probe.lab.study.papers import standard
 from fattn_probe.lab.study.problem import MaskRule, StudyHead, exp_below, rows_divided, tiles
 from fattn_probe.verdict.truth.rounding_model.tensor_core import E4M3_LEAST, HOPPER_FP8, Factors, matrix_sum
@@ -266,7 +266,7 @@ def drawn(number: int, rows: int, queries: int, d: int) -> StudyHead:
 
     def tensor(name: str, length: int) -> F64:
         data = Fa3Outliers(kind="fa3_outliers")
-        values = draw(data, name, (length, d), stream(0, STREAMS[name], (number, 0)), Logits(scale, d))
+        values = draw(data, name, (length, d), stream(0, STREAMS[name], (number, 0)), scale=scale, hsk=d)
         return values.astype(np.float64)
 
     return StudyHead(tensor("Q", queries), tensor("K", rows), tensor("V", rows), None, MaskRule(Params(scale)))

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fattn_probe.base.host import read
+
 HEADERS = {
     "nvidia-cuda-runtime": "cuda_runtime_api.h",
     "nvidia-cuda-crt": "crt/host_defines.h",
@@ -53,8 +55,8 @@ def find_headers() -> Headers | None:
         return wheels
     for root in toolkit_roots():
         # The version of the toolkit's runtime: `13.0.96` from version.json, or `13.0` from the headers, or empty.
-        listed = re.search(r'"cuda_cudart"\s*:\s*\{[^}]*"version"\s*:\s*"([\d.]+)"', _text(root / "version.json"))
-        defined = re.search(r"#define\s+CUDART_VERSION\s+(\d+)", _text(root / "include/cuda_runtime_api.h"))
+        listed = re.search(r'"cuda_cudart"\s*:\s*\{[^}]*"version"\s*:\s*"([\d.]+)"', read(root / "version.json"))
+        defined = re.search(r"#define\s+CUDART_VERSION\s+(\d+)", read(root / "include/cuda_runtime_api.h"))
         number = int(defined[1]) if defined else 0
         version = listed[1] if listed else f"{number // 1000}.{number % 1000 // 10}" if number else ""
         if len(present(root)) == len(HEADERS) and version.partition(".")[0] == str(MAJOR):
@@ -81,10 +83,3 @@ def _version(wheel: str) -> str | None:
         return importlib.metadata.version(wheel)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

@@ -167,11 +167,10 @@ def make_plan(
     request: BuildRequest, toolchain: Toolchain, contents: Contents, sources: Sources, heaviest: tuple[str, ...] = ()
 ) -> Plan:
     """The plan for a build; `heaviest` is as in `Planner`."""
-    cudart = toolchain.cudart.name if toolchain.cudart else None
     if toolchain.cuda_include.is_relative_to(cache_dir()):  # so that commands are the same for any cache folder
         include = Path(os.path.relpath(toolchain.cuda_include, folder_of(request, key_of(request, toolchain.versions))))
         toolchain = replace(toolchain, cuda_include=include)
-    return Planner(Flags(request, toolchain, sources), contents, cudart, heaviest).plan()
+    return Planner(Flags(request, toolchain, sources), contents, heaviest).plan()
 
 
 def plan_build(

@@ -4,8 +4,7 @@ import functools
 import re
 import shutil
 import zlib
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -13,7 +12,7 @@ from fattn_probe.base.cache import Growth, Kind, part, read_document, write_docu
 from fattn_probe.base.digest import files_of, hexdigest, status_of
 from fattn_probe.base.errors import BuildError
 from fattn_probe.base.host import cores
-from fattn_probe.base.workers import Died, Tell, Workers
+from fattn_probe.base.workers import Died, Workers, simply
 from fattn_probe.cases.device import is_amd
 from fattn_probe.llama.build.key import OVERLAY, BuildRequest, Contents, kernels_apart
 from fattn_probe.llama.build.plan import (
@@ -230,16 +229,11 @@ def rewritten(tasks: tuple[Task, ...]) -> list[str]:
     keys = {task: hexdigest((f"{own_stamp()}\0{task[1]}\0{task[2]}\0", task[0])) for task in tasks}
     found = {task: kept for task, key in keys.items() if (kept := read_document(REWRITTEN, key)) is not None}
     missing = [task for task in tasks if task not in found]
-    with Workers[Task, bytes](packing, cores()) as pool:
+    with Workers[Task, bytes](functools.partial(simply, packed), cores()) as pool:
         for task, made in pool.answers(missing) if len(missing) > FEW else ((task, packed(task)) for task in missing):
             found[task] = packed(task) if isinstance(made, Died) else made
             write_document(REWRITTEN, keys[task], found[task])
     return [zlib.decompress(found[task]).decode(errors=ERRORS) for task in tasks]
-
-
-def packing(tell: Tell) -> AbstractContextManager[Callable[[Task], bytes]]:
-    """Provide `packed` as a worker's function."""
-    return nullcontext(packed)
 
 
 def packed(task: Task) -> bytes:

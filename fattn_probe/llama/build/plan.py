@@ -61,14 +61,13 @@ BACKENDS = {
 
 @dataclass(frozen=True)
 class Planner:
-    """Plans one build; `cudart` is the file name of the CUDA runtime library for the cuda engine.
+    """Plans one build.
 
     `heaviest` lists the kernels in the order in which to compile them; if empty, the order of `contents` is used.
     """
 
     flags: Flags
     contents: Contents
-    cudart: str | None
     heaviest: tuple[str, ...] = ()
 
     def plan(self) -> Plan:
@@ -158,7 +157,8 @@ class Planner:
 
     def cuda_runtime(self) -> list[str]:
         """The CUDA runtime library of the cuda engine; the simulator has its own."""
-        return [f"lib/{self.cudart}"] if self.cudart else []
+        cudart = self.flags.toolchain.cudart
+        return [f"lib/{cudart.name}"] if cudart else []
 
     def stubs(
         self, source: str, objects: list[str], provided: Iterable[str] = (), libraries: Iterable[str] = ()
@@ -182,7 +182,7 @@ class Planner:
         steps = self.program_files(name)
         libraries = [CUDA_LIBRARY] if "cuda" in backends else []
         libraries += [CPU_LIBRARY] if "cpu" in backends else []
-        if "cuda" in backends and self.cudart:
+        if "cuda" in backends and self.cuda_runtime():
             steps.append(self.compile(record := "native/cuda/record_launches.cpp", self.flags.cuda_host(record)))
             libraries += self.cuda_runtime()
         objects = [step.output for step in steps if step.rule == "compile"]

@@ -93,7 +93,7 @@ def _template(draft: Draft, function: Function) -> Template | None:
     first = template_of(draft, function.header)
     if first == UNMATCHED or draft.directives(first, function.start - 1):
         return None
-    spans = _split_at_commas(draft, first + 2, function.header - 1)
+    spans = draft.split(first + 2, function.header - 1)
     named = argument_names(draft, function)
     if (
         len(spans) != len(function.parameters)
@@ -103,17 +103,6 @@ def _template(draft: Draft, function: Function) -> Template | None:
         return None
     flags = tuple(at for at, (start, stop) in enumerate(spans) if draft.words[start] == "bool" and stop == start + 2)
     return Template(function, first, spans, flags) if 0 < len(flags) < len(spans) else None
-
-
-def _split_at_commas(draft: Draft, start: int, stop: int) -> tuple[Span, ...]:
-    """The spans between the commas of a template's parameters or arguments."""
-    spans, began, depth = list[Span](), start, 0
-    for index in draft.outer(start, stop):
-        depth += (draft.words[index] == "<") - (draft.words[index] == ">")
-        if depth == 0 and draft.words[index] == ",":
-            spans.append((began, index))
-            began = index + 1
-    return (*spans, (began, stop))
 
 
 def _single(draft: Draft, caller: Function, found: Mapping[str, Sequence[Template]]) -> Iterator[tuple[str, int]]:
@@ -162,7 +151,7 @@ def _calls(draft: Draft, caller: Function, found: Mapping[str, Sequence[Template
                     depth += (draft.words[index] == "<") - (draft.words[index] == ">")
                     if depth == 0:
                         break
-                arguments = _split_at_commas(draft, at + 2, index)
+                arguments = draft.split(at + 2, index)
                 others = len(arguments) - len(callee.flags)
                 if draft.word(index + 1) == "(" and max(callee.flags) < len(arguments) and others > 0:
                     yield TemplateCall(at, index + 1, arguments)

@@ -202,10 +202,7 @@ def rewrite_launches(draft: Draft, kernels: Sequence[KernelInfo] = ()) -> None:
         callee = max(index, 0)
         # The expression's text if it names one kernel of the file with all its template arguments; otherwise empty.
         angle = next((index for index in range(callee, bracket) if draft.words[index] == "<"), bracket)
-        given, depth = int(angle < bracket), 0
-        for index in draft.outer(angle + 1, bracket - 1):
-            depth += (draft.words[index] == "<") - (draft.words[index] == ">")
-            given += draft.words[index] == "," and depth == 0
+        given = len(draft.split(angle + 1, bracket - 1)) if angle < bracket else 0
         plain = all(draft.is_name(index) or draft.words[index] == "::" for index in range(callee, angle))
         named = [kernel for kernel in kernels if kernel.name == draft.word(angle - 1)]
         complete = plain and len(named) == 1 and len(named[0].template_parameters) == given

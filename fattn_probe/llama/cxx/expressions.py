@@ -140,7 +140,7 @@ def expand(text: str, macros: Mapping[str, Macro], depth: int = DEPTH) -> str:
         elif macro.parameters is None:
             out.append(_bracketed(expand(macro.body, macros, depth - 1)))
         else:
-            arguments, index = _arguments(words, index)
+            arguments, index = macro_arguments(words, index)
             values = dict(zip(macro.parameters, arguments, strict=False))
             body = "".join(values.get(item, item) for item in WORD.findall(macro.body))
             out.append(_bracketed(expand(body, macros, depth - 1)))
@@ -157,8 +157,8 @@ def _bracketed(text: str) -> str:
     return text if text.isalnum() else f"({text})"
 
 
-def _arguments(words: list[str], index: int) -> tuple[list[str], int]:
-    """The arguments of a call whose `(` is at `index`, and the index after its `)`."""
+def macro_arguments(words: list[str], index: int) -> tuple[list[str], int]:
+    """The arguments of a macro's call whose `(` is at `index`, and the index after its `)`."""
     arguments, depth = [""], 0
     while index < len(words):
         word = words[index]

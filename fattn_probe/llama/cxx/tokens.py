@@ -140,6 +140,16 @@ class Draft:
             yield start
             start = self.behind(start)
 
+    def split(self, start: int, stop: int) -> tuple[Span, ...]:
+        """The spans between the commas of [start, stop) that are outside all brackets and all template arguments."""
+        spans, began, depth = list[Span](), start, 0
+        for index in self.outer(start, stop):
+            depth += (self.words[index] == "<") - (self.words[index] == ">")
+            if depth == 0 and self.words[index] == ",":
+                spans.append((began, index))
+                began = index + 1
+        return (*spans, (began, stop))
+
     def behind_variable(self, index: int) -> int:
         """The token after a variable whose name is at `index`, including its members and indices: `K->ne[1]`."""
         index += 1

@@ -14,7 +14,7 @@ from fattn_probe.cases.op import Sizes
 from fattn_probe.llama.launch.families import BY_KERNEL
 from fattn_probe.llama.launch.geometry import Geometry
 from fattn_probe.llama.launch.record import Dim3, LaunchRecord
-from fattn_probe.llama.launch.tiles import ntiles
+from fattn_probe.llama.launch.tiles import ntiles, tile_at
 
 GOLDEN = (np.sqrt(5) - 1) / 2
 """The golden ratio minus 1: its multiples have evenly spread fractional parts, however many there are."""
@@ -151,11 +151,10 @@ def _blocks(launch: LaunchRecord, shares: Shares, sizes: Sizes) -> Indices:
 def _scan(launch: LaunchRecord, shares: Shares, sizes: Sizes) -> Indices | None:
     """Rule for the scan of the mask: a block for each query tile (x) of a sequence (y)."""
     x, y, _ = launch.grid
-    grid = shares.geometry.grid
-    if x != grid.iter_j:
+    if x != shares.geometry.grid.iter_j:
         return None
-    rest, jt = np.divmod(shares.touched, grid.iter_j)
-    return np.unique(rest // grid.iter_z_gqa // grid.ne12 % y * x + jt)
+    sequence, _, _, jt = tile_at(shares.touched, shares.geometry.grid)
+    return np.unique(sequence % y * x + jt)
 
 
 def _uniform_fixup(launch: LaunchRecord, shares: Shares, sizes: Sizes) -> Indices | None:
@@ -199,9 +198,7 @@ RULES: dict[str, Callable[[LaunchRecord, Shares, Sizes], Indices | None]] = {
 def rows_of_tiles(geometry: Geometry, sizes: Sizes, tiles: Indices) -> Indices:
     """The output rows (sequence, query, head) of these tiles, tile by tile."""
     kernel, grid = geometry.kernel, geometry.grid
-    rest, jt = np.divmod(tiles, grid.iter_j)
-    rest, zt_gqa = np.divmod(rest, grid.iter_z_gqa)
-    sequence, z_KV = np.divmod(rest, grid.ne12)
+    sequence, z_KV, zt_gqa, jt = tile_at(tiles, grid)
     query = (jt * kernel.ncols1)[:, None, None] + np.arange(kernel.ncols1)[None, :, None]
     within = (zt_gqa * kernel.ncols2)[:, None, None] + np.arange(kernel.ncols2)[None, None, :]
     head = (z_KV * geometry.group)[:, None, None] + within

@@ -7,8 +7,11 @@ an equal share. In the other kernels (`flash_attn_tile`, `flash_attn_ext_vec`), 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise, product
-from typing import Any
+from typing import TypeVar
 
+from fattn_probe.base.arrays import Indices
+
+Number = TypeVar("Number", int, Indices)
 Tile = tuple[int, int, int, int]
 TILE = ("sequence", "z_KV", "zt_gqa", "jt")
 """The names of a tile's coordinates."""
@@ -98,8 +101,8 @@ def tiles_in(grid: Grid) -> list[Tile]:
     return list(product(range(grid.ne03), range(grid.ne12), range(grid.iter_z_gqa), range(grid.iter_j)))
 
 
-def tile_at(index: int, grid: Grid) -> Tile:
-    """The output tile with number `index`; past the last tile, `sequence` is `ne03` or more."""
+def tile_at(index: Number, grid: Grid) -> tuple[Number, Number, Number, Number]:
+    """The output tile with number `index`, or several tiles; past the last tile, `sequence` is `ne03` or more."""
     rest, jt = divmod(index, grid.iter_j)
     rest, zt_gqa = divmod(rest, grid.iter_z_gqa)
     sequence, z_KV = divmod(rest, grid.ne12)
@@ -108,10 +111,10 @@ def tile_at(index: int, grid: Grid) -> Tile:
 
 def index_of(tile: Tile, grid: Grid) -> int:
     """The number of a tile, the inverse of `tile_at`."""
-    return int(tile_index(*tile, grid))
+    return tile_index(*tile, grid)
 
 
-def tile_index(sequence: Any, z_KV: Any, zt_gqa: Any, jt: Any, grid: Grid) -> Any:  # noqa: ANN401
+def tile_index(sequence: Number, z_KV: Number, zt_gqa: Number, jt: Number, grid: Grid) -> Number:
     """`index_of` for integers or arrays of integers."""
     return ((sequence * grid.ne12 + z_KV) * grid.iter_z_gqa + zt_gqa) * grid.iter_j + jt
 

@@ -173,12 +173,7 @@ def case_parameters(root: Path) -> dict[str, list[str]]:
 
 
 def ggml_types(root: Path) -> dict[int, str]:
-    """The values of ggml_type, with their names as in ggml_type_name (f16, q8_0, q4_K ...)."""
+    """The values of ggml_type, with their names as in ggml_type_name: lower case, except the K of the K-quants."""
     match = _ENUM.search(read_code(root / "ggml/include/ggml.h"))
     pairs = _ENUM_VALUE.findall(match["body"]) if match else []
-    return {int(value): type_name(name) for name, value in pairs if name != "COUNT"}
-
-
-def type_name(enumerator: str) -> str:
-    """ggml_type_name for an enumerator without GGML_TYPE_: lower case, except the K of the K-quants."""
-    return re.sub(r"_k$", "_K", enumerator.lower())
+    return {int(value): re.sub("_k$", "_K", name.lower()) for name, value in pairs if name != "COUNT"}

@@ -52,11 +52,9 @@ class Debugger(Protocol):
 
     def execute(self, command: str) -> str:
         """Run a gdb console command; returns its output."""
-        ...
 
     def insert(self, location: str, condition: str = "") -> int:
         """Set a breakpoint, pending if its library is not loaded yet; returns its number."""
-        ...
 
     def insert_near(self, location: str, condition: str = "") -> list[int]:
         """Set breakpoints on `file:line` in the compilation units of the frames on the stack; returns their numbers.
@@ -64,15 +62,12 @@ class Debugger(Protocol):
         A line of a template is in as many units as the template has instances, and finding all of them takes seconds. A
         debugger that cannot select a unit sets breakpoints in all units.
         """
-        ...
 
     def delete(self, *numbers: int) -> None:
         """Remove breakpoints."""
-        ...
 
     def resume(self, command: str) -> StopRecord:
         """Run `run`, `continue`, `next`, `step` or `finish`; returns where the program stopped."""
-        ...
 
     def walk(self, stop: StopRecord, advance: Advance) -> StopRecord:
         """Resume from `stop` with the command that `advance` returns for each stop; returns the last stop.
@@ -95,23 +90,18 @@ class Debugger(Protocol):
 
     def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
         """The values of expressions in frame `level` (0: newest), as gdb prints them; None where there is no value."""
-        ...
 
     def refusal(self, expression: str) -> str:
         """The debugger's reason why an expression cannot be evaluated in the newest frame; empty if it can."""
-        ...
 
     def local_names(self, level: int = 0) -> set[str]:
         """The names of variables and arguments in scope in a frame; other names that `evaluate` finds are global."""
-        ...
 
     def frames(self, limit: int) -> Iterable[Frame]:
         """The newest `limit` frames; inside the debugger, each is read on demand."""
-        ...
 
     def memory(self, address: int, count: int) -> bytes:
         """Read `count` bytes of the program's host memory."""
-        ...
 
 
 OPERATORS = ("()", "[]", "<=>", "->*", "<<=", ">>=", "<<", ">>", "<=", ">=", "->", "<", ">")

@@ -15,7 +15,7 @@ from fattn_probe.cases.op.op import TYPE_NAMES, block_size, type_size
 from fattn_probe.cases.op.values import count_non_finite, decode, encode, nan_block, view_values
 from fattn_probe.cases.scenario import Scenario, expand, loads
 from fattn_probe.cases.scenario.data import Constant, Extreme, Fa3Outliers, FarBelowZero, LargeLogits, Normal, Uniform
-from fattn_probe.cases.scenario.draw import Logits, draw, stream
+from fattn_probe.cases.scenario.draw import draw, stream
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.layout import Contiguous, MaskLayout, View, place, place_mask
 from fattn_probe.verdict.truth.reference.adapter import reference_of
@@ -179,12 +179,15 @@ def test_v_as_a_view_of_k_shares_its_root_and_values():
     )
 
 
-LOGITS = Logits(0.125, 64)
+def sampled(data, name, shape, rng):
+    return draw(data, name, shape, rng, scale=0.125, hsk=64)
+
+
 MANY = (400, 1000)
 
 
 def sample(data, name="V"):
-    return draw(data, name, MANY, stream(1, 2), LOGITS)
+    return sampled(data, name, MANY, stream(1, 2))
 
 
 def test_moments_of_the_distributions():
@@ -206,11 +209,11 @@ def test_moments_of_the_distributions():
 
 
 def test_logits_are_as_large_and_as_far_below_zero_as_asked_for():
-    Q = draw(LargeLogits(kind="large_logits", logit=60), "Q", (500, 64), stream(0, 1), LOGITS)
-    K = draw(Normal(kind="normal"), "K", (500, 64), stream(0, 2), LOGITS)
+    Q = sampled(LargeLogits(kind="large_logits", logit=60), "Q", (500, 64), stream(0, 1))
+    K = sampled(Normal(kind="normal"), "K", (500, 64), stream(0, 2))
     assert (0.125 * Q @ K.T).std() == pytest.approx(60, rel=0.05)
     data = FarBelowZero(kind="far_below_zero", logit=-1000)
-    Q, K = (draw(data, name, (500, 64), stream(0, number), LOGITS) for number, name in enumerate("QK"))
+    Q, K = (sampled(data, name, (500, 64), stream(0, number)) for number, name in enumerate("QK"))
     logits = 0.125 * Q @ K.T
     assert logits.mean() == pytest.approx(-1000, rel=0.01)
     assert logits.max() < -900

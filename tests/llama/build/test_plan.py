@@ -41,8 +41,7 @@ CUDA = Toolchain(
 def planned_with(toolchain, folder, contents, engine="sim", **request):
     wanted = BuildRequest(make_tree(folder), engine, **request)
     sources = read_sources(wanted.tree, wanted.quants, toolchain.machine)
-    cudart = toolchain.cudart.name if toolchain.cudart else None
-    return Planner(Flags(wanted, toolchain, sources), contents, cudart).plan()
+    return Planner(Flags(wanted, toolchain, sources), contents).plan()
 
 
 def plan_of(folder, contents, engine="sim", **request):

@@ -4,7 +4,7 @@ An interpreter of the C++ that llama.cpp's dispatch is written in: conditions, s
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise, product
@@ -13,6 +13,7 @@ from types import CodeType, SimpleNamespace
 from typing import Any
 
 from fattn_probe.cases.op import Op
+from fattn_probe.llama.cxx.expressions import macro_arguments
 from fattn_probe.llama.cxx.functions import Function, functions
 from fattn_probe.llama.cxx.statements import Statement, parse
 from fattn_probe.llama.cxx.tokens import Draft, draft_of, tokenize
@@ -105,28 +106,12 @@ class Preprocessor:
                 if opener == len(words) or words[opener] != "(":
                     out.append(word)
                     continue
-                arguments, index = arguments_at(words, opener)
+                arguments, index = macro_arguments(words, opener)
                 values = dict(zip(names, arguments, strict=False))
                 body = "".join(values.get(item, item) for item in WORD.findall(body))
                 body = re.sub(r"\s*##\s*", "", body)
             out.append(self.expanded(body, hidden | {word}))
         return "".join(out)
-
-
-def arguments_at(words: Sequence[str], opener: int) -> tuple[list[str], int]:
-    """The arguments between the `(` at an index and its `)`, and the index behind that."""
-    arguments, depth, index = [""], 0, opener
-    while index < len(words):
-        word = words[index]
-        depth += (word in "([{") - (word in ")]}")
-        index += 1
-        if depth == 0:
-            break
-        if depth == 1 and word == ",":
-            arguments.append("")
-        elif index > opener + 1:
-            arguments[-1] += word
-    return [argument.strip() for argument in arguments], index
 
 
 def expression(draft: Draft, start: int, stop: int) -> str:
