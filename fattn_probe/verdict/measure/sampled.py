@@ -16,7 +16,7 @@ from fattn_probe.machine.run.capture import Part
 from fattn_probe.verdict.measure.expected import Expected
 from fattn_probe.verdict.measure.metrics import Coordinate, unwritten_elements
 from fattn_probe.verdict.measure.verdict import Status, Verdict, judge
-from fattn_probe.verdict.truth.reference.sampled import Sample, choose_rows, fully_masked, spaced
+from fattn_probe.verdict.truth.reference.sampled import MANY, Sample, choose_rows, fully_masked, spaced
 
 LISTED = 3
 AT_RANDOM = 8
@@ -62,7 +62,7 @@ def rows_of(case: Case, geometry: Geometry | None, number: int | None = None) ->
     seams: list[int] = []  # the first queries of output tiles, or of a few tiles if there are many
     if geometry is not None:
         ncols1 = geometry.kernel.ncols1
-        seams = [int(query) for query in spaced(np.arange(ncols1, case.op.sizes.n_q, ncols1))]
+        seams = [int(query) for query in spaced(np.arange(ncols1, case.op.sizes.n_q, ncols1), MANY)]
     rows = [] if geometry is None else list(_block_seams(case, geometry))
     if number is None:
         return choose_rows(case, seams=seams, rows=rows, random=AT_RANDOM)
@@ -114,7 +114,7 @@ def _block_seams(case: Case, geometry: Geometry) -> Iterator[tuple[int, int, int
     """The first and the last row of output tiles that several CUDA blocks share; only a few tiles if there are many."""
     kernel = geometry.kernel
     shared = np.array([index for index, parts in enumerate(geometry.parts) if len(parts) > 1], np.intp)
-    for index in spaced(shared):
+    for index in spaced(shared, MANY):
         tile = tile_at(int(index), geometry.grid)
         queries, heads = tile_rows(tile, case.op.sizes, kernel.ncols1, kernel.ncols2)
         yield tile[0], queries[0], heads[0]
