@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fattn_probe.base.arrays import F32, F64, I64, Bools
+from fattn_probe.base.figures import first_of
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.schema import Tolerance
@@ -189,6 +190,5 @@ def _odd(case: Case, dst: F32, sample: Sample, slack: F64, among: I64 | None) ->
 
 
 def _listed(rows: I64) -> str:
-    places = ", ".join(str(tuple(int(index) for index in row)) for row in rows[:LISTED])
-    more = ", ..." if len(rows) > LISTED else ""
-    return f"{len(rows)} rows (sequence, query, head: {places}{more})"
+    places = first_of([tuple(row) for row in rows[: LISTED + 1].tolist()], LISTED, counted=False)
+    return f"{len(rows)} rows (sequence, query, head: {places})"

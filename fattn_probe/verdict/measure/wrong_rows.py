@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.base.figures import first_of
+
 PLURAL = {"sequence": "sequences", "query": "queries", "head": "heads"}
 LISTED = 6
 
@@ -43,5 +45,4 @@ def runs(indices: Iterable[int]) -> list[list[int]]:
 
 def ranges(indices: Iterable[int]) -> str:
     """Sorted numbers as ranges, `0..3, 7`; a long list ends with `...`."""
-    words = [span(first, last) for first, last in runs(indices)]
-    return ", ".join(words[:LISTED]) + (", ..." if len(words) > LISTED else "")
+    return first_of([span(first, last) for first, last in runs(indices)], LISTED, counted=False)
