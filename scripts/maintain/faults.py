@@ -112,7 +112,7 @@ def first_cause(diagnosis: Diagnosis | None) -> str | None:
 
 
 def try_faults(
-    faults: Iterable[HistoricFault], suite: SuiteCases, jobs: int, until: float, keep: Path | None = None
+    faults: Iterable[HistoricFault], suite: SuiteCases, jobs: int, until: float, keep: Path | None
 ) -> Iterator[Tried]:
     """Try several faults at once, each with its share of the cores; yields the results as they arrive.
 

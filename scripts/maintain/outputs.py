@@ -112,7 +112,7 @@ def diagnosed_again(recorded: KeptOutput, cases: Mapping[str, Case]) -> Diagnosi
         return diagnose(Evidence(case, inputs, recorded.dst, verdict.deviation, geometry))
 
 
-def cases_by_digest(suites: Iterable[Path] = ()) -> dict[str, Case]:
+def cases_by_digest(suites: Iterable[Path]) -> dict[str, Case]:
     """The cases named in the headers of the corpus, and the cases of suites, by digest."""
     cases = [case for fault in corpus() for shown in fault.shows for case in expand(load(shown.scenario))]
     cases += [case for path in suites for entry in load_suite(path).parts for case in cases_of(entry, path.parent)]
