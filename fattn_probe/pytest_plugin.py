@@ -69,38 +69,28 @@ class ScenarioItem(pytest.Item):
         self.user_properties += [("kernels", kernels), ("status", result.status)]
         if result.status == "unsupported":
             pytest.skip(result.reason)
-        if result.status == "lost":
-            raise LostItem(result.failure)
-        if result.status == "unjudged":
-            raise Unjudged(result.failure)
+        if result.status in WITHOUT_VERDICT:
+            raise NotPassed(f"{WITHOUT_VERDICT[result.status]}: {result.failure}")
         if result.status != "pass":
-            raise Wrong(f"{kernels}\n{named(result.known, result.failure)}")
+            raise NotPassed(f"wrong: {kernels}\n{named(result.known, result.failure)}")
 
     def repr_failure(
         self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None
     ) -> str:  # a traceback through fattn-probe does not help with a kernel
         """The reason, without a traceback."""
-        if isinstance(excinfo.value, Wrong | LostItem | Unjudged):
-            return f"{type(excinfo.value).__name__.lower()}: {excinfo.value}"
-        return str(super().repr_failure(excinfo))
+        return str(excinfo.value if isinstance(excinfo.value, NotPassed) else super().repr_failure(excinfo))
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """The file, and the item's name."""
         return self.path, 0, self.name
 
 
-class Wrong(Exception):
-    """The output is wrong."""
+class NotPassed(Exception):
+    """A case did not pass; the message begins with how it ended."""
 
 
-class Unjudged(Exception):
-    """The output cannot be judged."""
-
-
-class LostItem(Exception):
-    """The run was lost, so there is no verdict on the case."""
-
-
+WITHOUT_VERDICT = {"unjudged": "unjudged", "lost": "lostitem"}
+"""The first word of the message about a case that has no verdict, by status."""
 SESSION = pytest.StashKey["Session"]()
 
 

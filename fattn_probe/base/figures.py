@@ -1,6 +1,6 @@
-"""Readable numbers, times and durations."""
+"""Readable numbers, times, durations and lists."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 
 def times(value: float, digits: int = 3) -> str:
@@ -15,6 +15,12 @@ def times(value: float, digits: int = 3) -> str:
 def number_of(count: int, noun: str) -> str:
     """A number with its noun: `1 case`, `1962 cases`."""
     return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def first_of(items: Sequence[object], most: int, *, counted: bool = True) -> str:
+    """The first `most` items: `a, b and 3 more`, or `a, b, ...` if the others are not `counted`."""
+    words, more = ", ".join(map(str, items[:most])), len(items) - most
+    return words if more <= 0 else f"{words} and {more} more" if counted else f"{words}, ..."
 
 
 def extent(numbers: Collection[int]) -> str:

@@ -2,19 +2,20 @@
 
 import json
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 
+from fattn_probe.base.console import NOTES
 from fattn_probe.base.digest import short
 from fattn_probe.base.documents import Document
-from fattn_probe.base.errors import BuildError, FattnProbeError
+from fattn_probe.base.errors import BuildError, FattnProbeError, LostError
 from fattn_probe.base.host import cores
-from fattn_probe.base.workers import threads
+from fattn_probe.base.workers import Died, Tell, Workers, threads
 from fattn_probe.cases.device import Target, is_amd, load_devices
 from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.shipped import folder
@@ -38,6 +39,8 @@ from maintain.outputs import Keep
 
 LAUNCH: Final = "launch"
 """The kind for launches that the fault changes; `regress --patch` reports these although the output is correct."""
+OVERLAP = 1.5
+"""The jobs' shares of the cores add up to this multiple of all cores, as a job often waits for its last compiler."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,44 @@ def first_cause(diagnosis: Diagnosis | None) -> str | None:
     if diagnosis is None:
         return None
     return diagnosis.causes[0].cause.kind if diagnosis.causes else ""
+
+
+def try_faults(
+    faults: Iterable[HistoricFault], suite: SuiteCases, jobs: int, until: float, keep: Path | None
+) -> Iterator[Tried]:
+    """Try several faults at once, each with its share of the cores; yields the results as they arrive.
+
+    No fault starts after `until`, a time of `time.time`; wrong outputs go to `keep`. A fault whose worker process ends
+    has no result; LostError at the end names these faults.
+    """
+    lost, begin = [], partial(trying, suite=suite, until=until, keep=keep)
+    share = max(1, round(OVERLAP * cores() / jobs))
+    with Workers[HistoricFault, Tried | None](begin, jobs, threads=share) as pool:
+        for fault, found in pool.answers(faults):
+            if isinstance(found, Died):
+                lost.append(f"{fault.patch.name} ({suite.name}: {found.how})")
+            elif found is not None:
+                yield found
+    if lost:
+        raise LostError(f"no result for {', '.join(lost)}")
+
+
+@contextmanager
+def trying(
+    tell: Tell, suite: SuiteCases, until: float, keep: Path | None
+) -> Iterator[Callable[[HistoricFault], Tried | None]]:
+    """Provide a worker's function: None after `until`, or if a fault could not be tried, which stderr explains."""
+
+    def tried(fault: HistoricFault) -> Tried | None:
+        if time.time() > until:
+            return None
+        try:
+            return try_fault(fault, suite, keep)
+        except FattnProbeError as error:
+            NOTES.print(f"{fault.patch.name}: {suite.name}: {error}", soft_wrap=True)
+            return None
+
+    yield tried
 
 
 def try_fault(fault: HistoricFault, suite: SuiteCases, keep: Path | None = None) -> Tried:

@@ -18,6 +18,7 @@ from fattn_probe.base.workers import Died
 from fattn_probe.cases.device import load_devices
 from fattn_probe.cases.device.target import parse_target
 from fattn_probe.cases.scenario import Case, expand, load
+from fattn_probe.daily.regress.results import launches_text
 from fattn_probe.daily.regress.suite import cases_of, load_suite
 from fattn_probe.lab.detect.mutants import Mutant
 from fattn_probe.lab.detect.mutate import build_mutants
@@ -28,7 +29,7 @@ from fattn_probe.lab.detect.worker import Worker
 from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.launch.geometry import geometry_of
-from fattn_probe.llama.launch.record import LaunchRecord, parse_launches
+from fattn_probe.llama.launch.record import parse_launches
 from fattn_probe.llama.source.faults import corpus
 from fattn_probe.machine.run.capture import Capture, inputs_of
 from fattn_probe.machine.run.session import Session, arch_of
@@ -74,13 +75,9 @@ class Keep:
         if correct or found.finding is not None or found.dst is None or found.dst.nbytes > LARGEST:
             return
         if len(list(self.folder.glob(f"{start}*.npz"))) < MOST:
-            about = (self.fault, self.patch, self.suite, found.case, found.digest, found.on, lines(found.launches))
-            write(KeptOutput(*about, found.dst), self.folder / f"{start}{found.digest}.npz")
-
-
-def lines(launches: Iterable[LaunchRecord]) -> str:
-    """Launches as lines of JSON."""
-    return "\n".join(replace(launch, text="").to_json() for launch in launches)
+            about = (self.fault, self.patch, self.suite, found.case, found.digest, found.on)
+            kept = KeptOutput(*about, launches_text(found.launches), found.dst)
+            write(kept, self.folder / f"{start}{found.digest}.npz")
 
 
 def write(recorded: KeptOutput, path: Path) -> None:
@@ -115,7 +112,7 @@ def diagnosed_again(recorded: KeptOutput, cases: Mapping[str, Case]) -> Diagnosi
         return diagnose(Evidence(case, inputs, recorded.dst, verdict.deviation, geometry))
 
 
-def cases_by_digest(suites: Iterable[Path] = ()) -> dict[str, Case]:
+def cases_by_digest(suites: Iterable[Path]) -> dict[str, Case]:
     """The cases named in the headers of the corpus, and the cases of suites, by digest."""
     cases = [case for fault in corpus() for shown in fault.shows for case in expand(load(shown.scenario))]
     cases += [case for path in suites for entry in load_suite(path).parts for case in cases_of(entry, path.parent)]
@@ -169,6 +166,6 @@ def keep(worker: Worker, number: int, case: Case, mutants: Sequence[Mutant], fol
         found, part = prepared.captured(prepared.child(mutant.id).outcome(*prepared.words)), prepared.part
         if isinstance(found, Capture) and found.dst.nbytes <= LARGEST:
             about = (str(mutant), mutant.digest, part.name, case.name, case.digest, str(part.target))
-            write(KeptOutput(*about, lines(found.launches), found.dst), folder / f"{mutant.digest[:16]}.npz")
+            write(KeptOutput(*about, launches_text(found.launches), found.dst), folder / f"{mutant.digest[:16]}.npz")
             kept += 1
     return kept

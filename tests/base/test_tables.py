@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from fattn_probe.base.figures import clock, factor, minute, times
+from fattn_probe.base.figures import clock, factor, first_of, minute, times
 from fattn_probe.base.tables import Table, labelled, listed
 from tests.made import shown
 
@@ -125,6 +125,11 @@ def test_words_are_not_markup_and_labels_and_lists_keep_them():
 )
 def test_a_factor_has_three_digits_and_no_power_of_ten_below_a_million(value, words):
     assert times(value) == words
+
+
+def test_a_long_list_is_cut_and_says_so():
+    assert [first_of("abc", most) for most in (1, 2, 3)] == ["a and 2 more", "a, b and 1 more", "a, b, c"]
+    assert [first_of((1, 2, 3), most, counted=False) for most in (2, 3)] == ["1, 2, ...", "1, 2, 3"]
 
 
 def test_times_and_factors_in_words():

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from fattn_probe.base.activity import Step, quiet
 from fattn_probe.base.arrays import Bytes
 from fattn_probe.base.errors import InputError, LostError
+from fattn_probe.base.figures import first_of
 from fattn_probe.base.regex import bounded, compiled
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
@@ -63,8 +64,7 @@ class BreakRefusal:
         reason = f"{self.reason.rstrip('.')}."
         if self.near:
             return f"{reason} Similar names in scope: {', '.join(self.near)}"
-        more = f" and {len(self.names) - SHOWN} more" if len(self.names) > SHOWN else ""
-        return f"{reason} In scope: {', '.join(self.names[:SHOWN])}{more}" if self.names else reason
+        return f"{reason} In scope: {first_of(self.names, SHOWN)}" if self.names else reason
 
 
 @dataclass(frozen=True)

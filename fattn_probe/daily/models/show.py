@@ -12,6 +12,7 @@ from fattn_probe.daily.models.program import size_text
 from fattn_probe.daily.models.recorded_op import Index, IndexEntry
 from fattn_probe.daily.models.statistics import PAGE, Statistics
 from fattn_probe.daily.models.statistics import table as table_of
+from fattn_probe.verdict.measure.wrong_rows import runs
 
 COLUMNS = ("layers", "steps", "Q", "K", "V", "types", "params", "size")
 
@@ -47,12 +48,7 @@ def row(words: tuple[str, ...], entries: Sequence[IndexEntry]) -> tuple[str, ...
 
 def ranges(numbers: Iterable[int]) -> str:
     """Numbers as ranges: `0, 5-7`."""
-    found: list[list[int]] = []
-    for number in sorted(numbers):
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
+    found = runs(sorted(numbers))
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
 
 

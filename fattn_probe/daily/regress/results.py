@@ -81,7 +81,7 @@ def recorded(judgement: Judgement, *, timed: bool) -> Result:
         name=judgement.case,
         digest=judgement.digest,
         status=judgement.status,
-        reason=_first(judgement.reason),
+        reason=judgement.reason.partition("\n")[0],
         metrics=metrics_of(judgement.verdict),
         output=judgement.output,
         launches=launches_text(judgement.launches),
@@ -122,7 +122,3 @@ def _plain(value: object) -> object:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if isinstance(value, int | None) else str(value)
-
-
-def _first(text: str) -> str:
-    return text.partition("\n")[0]

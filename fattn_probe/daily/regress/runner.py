@@ -15,15 +15,7 @@ from fattn_probe.base.host import cores
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.ops.render import short
-from fattn_probe.daily.regress.changes import (
-    ALARMS,
-    NO_VERDICT,
-    Change,
-    ChangeKind,
-    base_changes,
-    changes,
-    time_changes,
-)
+from fattn_probe.daily.regress.changes import NO_VERDICT, Change, ChangeKind, base_changes, changes, time_changes
 from fattn_probe.daily.regress.cluster import Cluster
 from fattn_probe.daily.regress.compilers import BesideBase, Lane, Likely
 from fattn_probe.daily.regress.history import History
@@ -72,7 +64,7 @@ class Outcome:
     @property
     def alarms(self) -> list[Change]:
         """The changes that are regressions."""
-        return [change for change in self.changes if change.kind in ALARMS]
+        return [change for change in self.changes if change.alarm]
 
     @property
     def lost(self) -> float:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from rich.text import Text
 
-from fattn_probe.base.figures import number_of
+from fattn_probe.base.figures import first_of, number_of
 from fattn_probe.cases import shipped
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
@@ -200,8 +200,7 @@ def kernels_of(entry: Entry, target: Target, case: Case) -> tuple[str, str, str]
 
 def listed(items: Sequence[object]) -> str:
     """List the first items, and the number of the others."""
-    more = len(items) - MOST_LISTED
-    return ", ".join(map(str, items[:MOST_LISTED])) + (f" and {more} more (--json has all)" if more > 0 else "")
+    return first_of(items, MOST_LISTED) + (" (--json has all)" if len(items) > MOST_LISTED else "")
 
 
 def changed_functions(base: Code, new: Code) -> Iterator[ChangedFunction]:

@@ -31,6 +31,7 @@ from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.expectation import expected_of
 from fattn_probe.verdict.judge.judgement import Judgement
 from fattn_probe.verdict.measure.limits import Limits, choose_limits
+from fattn_probe.verdict.measure.metrics import worst_rows
 from fattn_probe.verdict.measure.verdict import Status, judge, upstream_says
 from fattn_probe.verdict.truth.reference.adapter import fully_masked_of, reference_of
 
@@ -61,17 +62,9 @@ class Found:
             return []
         with np.errstate(invalid="ignore"):
             off = np.nan_to_num(np.abs(self.output - self.limits.expected), nan=np.inf)
-        rows = off.max(axis=3)
-        chosen = np.argsort(-rows, axis=None, kind="stable")[:MOST_SHOWN]
-        places = [
-            (*place, int(off[place].argmax())) for place in zip(*np.unravel_index(chosen, rows.shape), strict=True)
-        ]
+        places = [(*row, int(off[row].argmax())) for row in worst_rows(off.max(axis=3), MOST_SHOWN)]
         return [
-            {
-                "at": [int(index) for index in place],
-                "found": float(self.output[place]),
-                "expected": float(self.limits.expected[place]),
-            }
+            {"at": [*place], "found": float(self.output[place]), "expected": float(self.limits.expected[place])}
             for place in places
         ]
 

@@ -198,7 +198,7 @@ def moment_of_op(op: AttentionOp, nodes: Sequence[Node]) -> Moment:
     return op.step, op.part, min(own, default=max((node.index for node in here), default=op.layer))
 
 
-def wrong_ops(nodes: Sequence[Node], positions: int = 0) -> Iterator[OtherOpWrong]:
+def wrong_ops(nodes: Sequence[Node], positions: int) -> Iterator[OtherOpWrong]:
     """The ops other than attention that a target computes wrongly from finite inputs."""
     for node in nodes:
         if node.op == ATTENTION or node.nan or node.inputs_nan:

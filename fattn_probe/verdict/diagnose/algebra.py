@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from fattn_probe.base.arrays import F64, Bools, Indices
-from fattn_probe.base.figures import times
+from fattn_probe.base.figures import first_of, times
 from fattn_probe.verdict.diagnose.constants import (
     AGREED,
     BETTER,
@@ -159,8 +159,8 @@ def _by_factor(name: str, factors: F64, known: Indices) -> str:
         else:
             groups.append([int(number)])
     groups.sort(key=lambda group: -abs(float(factors[group[0]]) - 1))
-    said = [f"{name} {ranges(sorted(group))}: {_often(float(factors[group[0]]))}" for group in groups[:3]]
-    return ", ".join(said) + (", ..." if len(groups) > len(said) else "")
+    said = [f"{name} {ranges(sorted(group))}: {_often(float(factors[group[0]]))}" for group in groups[:4]]
+    return first_of(said, 3, counted=False)
 
 
 def _often(factor: float) -> str:

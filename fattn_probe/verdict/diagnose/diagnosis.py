@@ -41,7 +41,7 @@ from fattn_probe.verdict.diagnose.faults import (
 from fattn_probe.verdict.diagnose.patterns import Labelling, Pattern, find_patterns, hidden_steps, labellings
 from fattn_probe.verdict.diagnose.row import Around, AttentionRow, Candidate, Cause, Named, RowIndex, WrongRow, unlike
 from fattn_probe.verdict.diagnose.score_faults import factors
-from fattn_probe.verdict.measure.metrics import POISON, Coordinate, Deviation, unequal
+from fattn_probe.verdict.measure.metrics import POISON, Coordinate, Deviation, unequal, worst_rows
 from fattn_probe.verdict.measure.wrong_rows import ranges
 from fattn_probe.verdict.truth.reference.adapter import stored_rows
 
@@ -188,8 +188,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     wrong = evidence.wrong
     finite = wrong & evidence.finite[..., None]
     examined, error = evidence.sample(finite), np.where(wrong, evidence.deviation.of(evidence.dst), -1.0).max(axis=3)
-    order = np.argsort(-error, axis=None, kind="stable")[: min(WORST, int(wrong.any(axis=3).sum()))]
-    largest = [(int(s), int(q), int(h)) for s, q, h in zip(*np.unravel_index(order, error.shape), strict=True)]
+    largest = list(worst_rows(error, min(WORST, int(wrong.any(axis=3).sum()))))
     candidates: dict[RowIndex, list[Candidate]] = {}
     for row in dict.fromkeys([*examined, *largest]):
         searched = finite[row].any() and evidence.affords(2)

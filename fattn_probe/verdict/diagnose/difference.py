@@ -14,7 +14,7 @@ from fattn_probe.llama.launch.tiles import Tile, tile_at
 from fattn_probe.machine.run.capture import Capture
 from fattn_probe.verdict.diagnose.constants import WORST
 from fattn_probe.verdict.diagnose.patterns import Pattern, find_patterns, labellings
-from fattn_probe.verdict.measure.metrics import Coordinate, Likeness, liken, unequal
+from fattn_probe.verdict.measure.metrics import Coordinate, Likeness, liken, unequal, worst_rows
 from fattn_probe.verdict.measure.verdict import Status
 
 
@@ -120,13 +120,10 @@ def _worst(a: F32, b: F32, wrong: Bools, cut: Sequence[Geometry | None]) -> Iter
     with np.errstate(invalid="ignore"):
         off: npt.NDArray[np.float64] = np.abs(a.astype(np.float64) - b)
     off = np.where(wrong, np.where(np.isfinite(off), off, np.inf), -1.0)
-    by_row = off.max(axis=3)
-    number = min(WORST, int(wrong.any(axis=3).sum()))
-    for index in np.argsort(-by_row, axis=None, kind="stable")[:number]:
-        sequence, query, head = (int(i) for i in np.unravel_index(int(index), by_row.shape))
-        d, sides = int(off[sequence, query, head].argmax()), []
+    for row in worst_rows(off.max(axis=3), min(WORST, int(wrong.any(axis=3).sum()))):
+        d, sides = int(off[row].argmax()), []
         for dst, geometry in zip((a, b), cut, strict=True):
-            tile = None if geometry is None else geometry.tile_of(sequence, query, head)
+            tile = None if geometry is None else geometry.tile_of(*row)
             blocks = () if geometry is None or tile is None else tuple(geometry.parts_of(tile))
-            sides.append(Side(float(dst[sequence, query, head, d]), tile, blocks))
-        yield Apart(Coordinate(sequence, query, head, d), *sides)
+            sides.append(Side(float(dst[row][d]), tile, blocks))
+        yield Apart(Coordinate(*row, d), *sides)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.base.arrays import Bools, Indices, Numbers
+from fattn_probe.base.figures import first_of
 from fattn_probe.llama.launch.geometry import Geometry
 from fattn_probe.verdict.diagnose.constants import FEW, KEPT, LEAST_BITS, MORE, WORTH
 from fattn_probe.verdict.measure.wrong_rows import ranges
@@ -360,5 +361,4 @@ def either(yes: str, no: str, chosen: Sequence[int]) -> str:
 
 def named(each: Sequence[str], chosen: Sequence[int]) -> str:
     """Labels with individual names: `the seam between blocks 46 and 47`."""
-    more = f" and {len(chosen) - 4} more" if len(chosen) > 4 else ""
-    return ", ".join(each[label] for label in chosen[:4]) + more
+    return first_of([each[label] for label in chosen], 4)

@@ -77,11 +77,6 @@ def batch_invariance(alone: Sequence[Alone], kernel: str) -> Check:
     return Check(name, False, False, reason)
 
 
-def chosen_queries(n_q: int, number: int) -> list[int]:
-    """`number` queries spread evenly over the batch, including the first and the last."""
-    return sorted({int(query) for query in np.linspace(0, n_q - 1, min(number, n_q)).round()})
-
-
 def slice_of(case: Case, inputs: Mapping[str, Bytes], query: int) -> tuple[Case, dict[str, Bytes]]:
     """A case reduced to a single query, and its inputs; K and V share the case's memory."""
     q = np.asarray(stored_rows(case.op.tensors["Q"], inputs))[:, :, query : query + 1]

@@ -8,6 +8,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
+
 from fattn_probe.base.activity import Step, quiet
 from fattn_probe.base.arrays import F32, F64, I64, Bools, Bytes
 from fattn_probe.base.errors import LostError, NoAnswerError
@@ -26,16 +28,7 @@ from fattn_probe.machine.run.outcome import Finding, Ran, RunOutcome
 from fattn_probe.machine.run.prepare import dry_launches, prepare
 from fattn_probe.machine.run.session import Session, arch_of
 from fattn_probe.verdict.diagnose.diagnosis import Diagnosis, Evidence, diagnose, needs_another, with_another
-from fattn_probe.verdict.judge.bitwise import (
-    Alone,
-    Check,
-    batch_invariance,
-    beside,
-    chosen_queries,
-    not_made,
-    repeated,
-    slice_of,
-)
+from fattn_probe.verdict.judge.bitwise import Alone, Check, batch_invariance, beside, not_made, repeated, slice_of
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.expectation import bit_exact, expected_of, uses_model
 from fattn_probe.verdict.judge.judgement import Judgement, attention_kernel, status_of
@@ -56,7 +49,7 @@ from fattn_probe.verdict.measure.sampled import judge_sample, rows_of_selection,
 from fattn_probe.verdict.measure.sampled import rows_of as sampled_rows
 from fattn_probe.verdict.measure.verdict import Status, Verdict, few_bits, judge, upstream_says
 from fattn_probe.verdict.truth.reference.adapter import check_output, fully_masked_of, operand_values, reference_of
-from fattn_probe.verdict.truth.reference.sampled import Sample, sample
+from fattn_probe.verdict.truth.reference.sampled import Sample, sample, spaced
 from fattn_probe.verdict.truth.rounding_model.dispatch import MODELLED
 
 
@@ -417,7 +410,7 @@ def bitwise_checks(subject: JudgedCase, capture: Capture) -> tuple[Check, ...]:
         found.append(not_made("batch invariant", "only a part of the output was computed or read"))
     elif subject.checks.batch_invariance:
         alone: list[Alone] = []
-        for query in chosen_queries(case.op.sizes.n_q, subject.checks.batch_invariance):
+        for query in spaced(np.arange(case.op.sizes.n_q), subject.checks.batch_invariance).tolist():
             single, inputs = slice_of(case, subject.inputs, query)
             one = subject.session.capture(single, inputs, subject.target)
             if isinstance(one, Capture):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from fattn_probe.base.arrays import F32
 from fattn_probe.base.errors import ComparisonError, InputError, LostError, UnjudgedError
+from fattn_probe.base.figures import first_of
 from fattn_probe.cases.device import Origin
 from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.llama.launch.record import LaunchRecord
@@ -131,5 +132,4 @@ def raise_if_failed(found: Sequence[Judgement]) -> None:
 def _named(found: Sequence[Judgement], status: Status) -> str:
     """The cases with a status and their targets, unknown failures first; the first few of many."""
     rows = sorted((row for row in found if row.status is status), key=lambda row: bool(row.known))
-    more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
-    return ", ".join(f"{row.case} on {row.on}" for row in rows[:NAMED]) + more
+    return first_of([f"{row.case} on {row.on}" for row in rows], NAMED)

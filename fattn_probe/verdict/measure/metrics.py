@@ -1,5 +1,6 @@
 """The distance between an output and an answer: pure functions of two arrays of shape (n_seq, n_q, n_head, hsv)."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -225,6 +226,12 @@ def _largest(values: F64) -> Coordinate | None:
     """The coordinate of the largest value; None if all are zero."""
     index = int(values.argmax())
     return coordinate(index, values.shape) if values.flat[index] > 0.0 else None
+
+
+def worst_rows(errors: F64, most: int) -> Iterator[tuple[int, int, int]]:
+    """At most `most` rows (sequence, query, head), those with the largest errors first."""
+    order = np.argsort(-errors, axis=None, kind="stable")[:most]
+    return ((int(s), int(q), int(h)) for s, q, h in zip(*np.unravel_index(order, errors.shape), strict=True))
 
 
 def coordinate(index: int, shape: tuple[int, ...]) -> Coordinate:

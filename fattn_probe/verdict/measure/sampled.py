@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fattn_probe.base.arrays import F32, F64, I64, Bools
+from fattn_probe.base.figures import first_of
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.schema import Tolerance
@@ -16,7 +17,7 @@ from fattn_probe.machine.run.capture import Part
 from fattn_probe.verdict.measure.expected import Expected
 from fattn_probe.verdict.measure.metrics import Coordinate, unwritten_elements
 from fattn_probe.verdict.measure.verdict import Status, Verdict, judge
-from fattn_probe.verdict.truth.reference.sampled import Sample, choose_rows, fully_masked, spaced
+from fattn_probe.verdict.truth.reference.sampled import MANY, Sample, choose_rows, fully_masked, spaced
 
 LISTED = 3
 AT_RANDOM = 8
@@ -62,7 +63,7 @@ def rows_of(case: Case, geometry: Geometry | None, number: int | None = None) ->
     seams: list[int] = []  # the first queries of output tiles, or of a few tiles if there are many
     if geometry is not None:
         ncols1 = geometry.kernel.ncols1
-        seams = [int(query) for query in spaced(np.arange(ncols1, case.op.sizes.n_q, ncols1))]
+        seams = [int(query) for query in spaced(np.arange(ncols1, case.op.sizes.n_q, ncols1), MANY)]
     rows = [] if geometry is None else list(_block_seams(case, geometry))
     if number is None:
         return choose_rows(case, seams=seams, rows=rows, random=AT_RANDOM)
@@ -114,7 +115,7 @@ def _block_seams(case: Case, geometry: Geometry) -> Iterator[tuple[int, int, int
     """The first and the last row of output tiles that several CUDA blocks share; only a few tiles if there are many."""
     kernel = geometry.kernel
     shared = np.array([index for index, parts in enumerate(geometry.parts) if len(parts) > 1], np.intp)
-    for index in spaced(shared):
+    for index in spaced(shared, MANY):
         tile = tile_at(int(index), geometry.grid)
         queries, heads = tile_rows(tile, case.op.sizes, kernel.ncols1, kernel.ncols2)
         yield tile[0], queries[0], heads[0]
@@ -189,6 +190,5 @@ def _odd(case: Case, dst: F32, sample: Sample, slack: F64, among: I64 | None) ->
 
 
 def _listed(rows: I64) -> str:
-    places = ", ".join(str(tuple(int(index) for index in row)) for row in rows[:LISTED])
-    more = ", ..." if len(rows) > LISTED else ""
-    return f"{len(rows)} rows (sequence, query, head: {places}{more})"
+    places = first_of([tuple(row) for row in rows[: LISTED + 1].tolist()], LISTED, counted=False)
+    return f"{len(rows)} rows (sequence, query, head: {places})"

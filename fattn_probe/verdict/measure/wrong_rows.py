@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.base.figures import first_of
+
 PLURAL = {"sequence": "sequences", "query": "queries", "head": "heads"}
 LISTED = 6
 
@@ -30,13 +32,17 @@ def span(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}..{last}"
 
 
+def runs(indices: Iterable[int]) -> list[list[int]]:
+    """The first and the last of each run of successive numbers in a sorted list."""
+    found: list[list[int]] = []
+    for index in indices:
+        if found and index == found[-1][1] + 1:
+            found[-1][1] = index
+        else:
+            found.append([index, index])
+    return found
+
+
 def ranges(indices: Iterable[int]) -> str:
     """Sorted numbers as ranges, `0..3, 7`; a long list ends with `...`."""
-    runs: list[list[int]] = []
-    for index in indices:
-        if runs and index == runs[-1][1] + 1:
-            runs[-1][1] = index
-        else:
-            runs.append([index, index])
-    words = [span(first, last) for first, last in runs]
-    return ", ".join(words[:LISTED]) + (", ..." if len(words) > LISTED else "")
+    return first_of([span(first, last) for first, last in runs(indices)], LISTED, counted=False)

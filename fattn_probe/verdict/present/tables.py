@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from fattn_probe.base.documents import plain
-from fattn_probe.base.figures import times
+from fattn_probe.base.figures import first_of, times
 from fattn_probe.base.tables import Table
 from fattn_probe.llama.launch.tiles import Tile
 from fattn_probe.verdict.diagnose.diagnosis import Diagnosis, Element
@@ -47,7 +47,7 @@ def render(rows: Sequence[Judgement], maps: bool = True) -> RenderableType:
     return Group(table, Text(), *explanations(rows, maps))
 
 
-def explanations(rows: Sequence[Judgement], maps: bool = True) -> Iterator[RenderableType]:
+def explanations(rows: Sequence[Judgement], maps: bool) -> Iterator[RenderableType]:
     """Details of the rows that need an explanation, with error maps of the first failed ones, then the counts."""
     first = {row.known: row for row in reversed(rows)}
     told = [row for row in rows if not row.known or row is first[row.known]]
@@ -57,11 +57,12 @@ def explanations(rows: Sequence[Judgement], maps: bool = True) -> Iterator[Rende
     designs = ((row, row.verdict.design) for row in rows)
     notes = [(row, row.missing) for row in rows] + [(row, design.assumed) for row, design in designs if design]
     for note in dict.fromkeys(note for _, note in notes if note):  # each note once
-        yield Text(f"{_first_of([row for row, said in notes if said == note])}: {note}", "dim")
+        concerned = first_of([f"{row.case} on {row.on}" for row, said in notes if said == note], 1)
+        yield Text(f"{concerned}: {note}", "dim")
     yield from (Text(f"{row.case} on {row.on}: {row.sampled}", "dim") for row in rows if row.sampled is not None)
     # The rows whose grid depends on occupancy figures that are assumed or from elsewhere, by the figures' origin.
     for origin in dict.fromkeys(row.division for row in rows if row.division is not None and not row.division.known):
-        concerned = _first_of([row for row in rows if row.division == origin])
+        concerned = first_of([f"{row.case} on {row.on}" for row in rows if row.division == origin], 1)
         said = "a GPU may divide the KV rows among more or fewer blocks, and give different bits"
         yield Text(f"{concerned}: {said}, since the occupancy is unknown: {origin.explained}", "dim")
     yield from (Text(line, "yellow") for line in by_defect(row.known for row in rows))
@@ -162,12 +163,6 @@ def _explanation(row: Judgement, maps: bool) -> Iterator[RenderableType]:
             yield Padding(Group(*drawn, legend()), (0, 0, 1, 2))
 
 
-def _first_of(rows: Sequence[Judgement]) -> str:
-    """`gqa on sim:h200 and 3 more`."""
-    more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-    return f"{rows[0].case} on {rows[0].on}{more}"
-
-
 def _errors(metrics: Metrics) -> str:
     """The errors on one line."""
     if np.isnan(metrics.rmse):
@@ -208,7 +203,7 @@ def _blocks(blocks: Sequence[int]) -> str:
         return "-"
     if len(blocks) > LISTED_BLOCKS and np.ptp(blocks) == len(blocks) - 1:
         return f"{blocks[0]}..{blocks[-1]}"
-    return ", ".join(map(str, blocks[:LISTED_BLOCKS])) + (", ..." if len(blocks) > LISTED_BLOCKS else "")
+    return first_of(blocks, LISTED_BLOCKS, counted=False)
 
 
 def rows_as_json(rows: Sequence[Judgement]) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from fattn_probe.verdict.judge.bitwise import (
     Alone,
     batch_invariance,
     beside,
-    chosen_queries,
     mask_pad,
     repeated,
     slice_of,
 )
 from fattn_probe.verdict.truth.reference.adapter import reference_of
+from fattn_probe.verdict.truth.reference.sampled import spaced
 from tests.made import CAUSAL, case_of, shape
 
 OUTPUT = np.random.default_rng(0).standard_normal((1, 4, 2, 8)).astype(np.float32)
@@ -51,7 +51,7 @@ def test_runs_have_the_same_bits_and_batch_invariance_names_the_worst_of_the_que
     [(100, 4, [0, 33, 66, 99]), (2, 4, [0, 1]), (1, 4, [0]), (10, 1, [0]), (1000, 3, [0, 500, 999])],
 )
 def test_queries_are_from_all_over_the_batch(n_q, number, queries):
-    assert chosen_queries(n_q, number) == queries
+    assert spaced(np.arange(n_q), number).tolist() == queries
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from fattn_probe.llama.launch.geometry import Geometry, geometry_of
 from fattn_probe.llama.launch.tiles import index_of, ntiles
 from fattn_probe.machine.run.session import Session, arch_of
 from fattn_probe.verdict.judge.judgement import Judgement
+from fattn_probe.verdict.measure.metrics import worst_rows
 from fattn_probe.verdict.measure.verdict import Status
 from fattn_probe.verdict.truth.reference.adapter import Inputs
 
@@ -128,10 +129,8 @@ def _rows(modelled: ModelledRows, geometry: Geometry, errors: F64 | None, first:
     tiles = geometry.indices(sizes.dst[:3])
     errors = np.zeros(sizes.dst[:3]) if errors is None else errors
     found = {int(tiles[row]): row for row in first}
-    order = np.lexsort((np.arange(errors.size), -errors.ravel()))
-    for place in order:
-        sequence, query, head = (int(at) for at in np.unravel_index(place, errors.shape))
-        found.setdefault(int(tiles[sequence, query, head]), (sequence, query, head))
+    for row in worst_rows(errors, errors.size):
+        found.setdefault(int(tiles[row]), row)
         if len(found) >= MOST_ROWS:
             break
     size = 11 * (geometry.grid.iter_k * (geometry.rows + geometry.kernel.DV))  # kernel and error, as base64

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 
 import numpy as np
 
@@ -24,8 +23,8 @@ from fattn_probe.llama.launch.families import Family
 from fattn_probe.llama.launch.geometry import Geometry, tile_rows
 from fattn_probe.llama.launch.tiles import Tile, TileWork, in_grid, index_of, tiles_in
 from fattn_probe.llama.source import Tree
-from fattn_probe.llama.source.features import CUDA
-from fattn_probe.llama.source.patches import Patch, plan
+from fattn_probe.llama.source.patches import Patch
+from fattn_probe.verdict.judge.origin import Code
 from fattn_probe.verdict.truth.reference.adapter import Inputs
 
 F32_BYTES, F16_BYTES, PAIR_BYTES = 4, 2, 8
@@ -270,17 +269,11 @@ def line_patterns() -> tuple[tuple[str, ...], ...]:
 
 def kinds_of(family: Family, tree: Tree | None, patches: Sequence[Patch] = ()) -> tuple[StepKind, ...]:
     """The kinds of steps in a family's kernels, with their source lines in the patched tree."""
-    changed: dict[Path, str | None] = {}
-    for patch in patches:
-        assert tree is not None
-        changed = plan(patch, tree.root, changed)
+    code = Code(tree.root, tuple(patches)) if tree else None
     lines: dict[str, list[SourceLine]] = {}
     for name, kind, what, file, pattern in line_patterns():
         if name == family.name:
-            path = (tree.root if tree else Path()) / CUDA / file
-            if path not in changed:
-                changed[path] = path.read_text(errors="replace") if tree and path.is_file() else ""
-            text = (changed[path] or "").splitlines()
+            text = ((code and code.text(file)) or "").splitlines()
             at = next(matching(text, pattern), 0)
             found = SourceLine(what, f"{file}:{at}", text[at - 1].strip()) if at else SourceLine(what, "", "")
             lines.setdefault(kind, []).append(found)

@@ -13,7 +13,7 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.inspect.anchors import COMMON, MMA, matching, overlay_lines
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.daily.inspect.procedures.warp import ANCHORS, LOGITS, SOFTMAX
-from fattn_probe.daily.inspect.trace.checks import TracedOperands, warp_inputs
+from fattn_probe.daily.inspect.trace.checks import F16_MAX, TracedOperands, warp_inputs
 from fattn_probe.daily.inspect.trace.fragments import Fragment, WarpFragments, numbers_of
 from fattn_probe.daily.inspect.trace.stages import Row, Stage
 from fattn_probe.llama.launch.tiles import BlockWork
@@ -23,7 +23,6 @@ Document = Mapping[str, Any]
 Reader = Callable[[BlockWork, int, int], Document]
 """A function that runs `trace_op` on (block, warp, number of tiles) up to the first NaN or infinity."""
 
-F16_MAX = 65504.0
 LEFT = ("KQ_max", "KQ_rowsum", "VKQ_C", "KQ_C")
 """Variables in the order of computation: those from the previous step, then (MADE) those that this step computes."""
 MADE = {SOFTMAX: ("KQ_max", "KQ_C", "KQ_max_scale", "KQ_rowsum")}

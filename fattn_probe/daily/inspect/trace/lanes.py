@@ -160,10 +160,7 @@ class WarpOfColumns:
             parts = machine.parts(last, head)
             sums = np.repeat(parts.rowsum[:, :, None, None], LANES, axis=3)
             return Turn(last.KQ, last.P, parts.maximum, sums, parts.VKQ[:, :, None])
-        maximum, sums, VKQ = last.maximum.copy(), last.sums.copy(), last.VKQ.copy()
-        if machine.operands.sinks is not None:
-            machine.add_sinks(maximum, sums, VKQ, machine.operands.sinks[head : head + 1], np.array([query]))
-        return Turn(last.KQ, last.P, maximum, sums, VKQ)
+        return machine.sunk(last, slice(head, head + 1), np.array([query]))
 
     def _values(self, quantity: str, lanes: Lanes) -> F32:
         """A quantity's registers, [column][lane][number]: the columns are outermost in VKQ, innermost elsewhere."""

@@ -65,7 +65,7 @@ def output_tiles(sizes: Sizes, geometry: Geometry | None) -> tuple[OutputTile, .
     )
 
 
-def error_picture(values: F64, shape: tuple[int, int], label: str, tiles: Sequence[OutputTile] = ()) -> ErrorPicture:
+def error_picture(values: F64, shape: tuple[int, int], label: str, tiles: Sequence[OutputTile]) -> ErrorPicture:
     """Draw an error map, which may have been shrunk: heads down, queries across; `shape` is (heads, queries)."""
     rows, columns = values.shape
     width = max(MAP_WIDTH, columns * LEAST_PLACE)

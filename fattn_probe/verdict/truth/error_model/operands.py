@@ -14,7 +14,7 @@ AT_ONCE = 2048
 """KV rows converted to float64 at once."""
 
 
-def kernel_q(q: Floats, factor: float, form: QForm, least: float = 0.0) -> F64:
+def kernel_q(q: Floats, factor: float, form: QForm, least: float) -> F64:
     """Q times the factor as the kernel computes it, for q (rows, hsk) f32; f16 values below `least` become 0.
 
     `f16 twice`: half2(q) * half2(scale), so a scale that is not a power of two changes every logit by the same factor.

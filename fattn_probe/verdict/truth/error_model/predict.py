@@ -19,6 +19,7 @@ from fattn_probe.verdict.truth.error_model.operands import QK8_1, KVMoments, QRo
 from fattn_probe.verdict.truth.error_model.prediction import Heads, Prediction, largest_unsampled_loss, why
 from fattn_probe.verdict.truth.error_model.rounding import HALF, OwnError, own_error, tanh_error
 from fattn_probe.verdict.truth.reference.attention import alibi_slopes
+from fattn_probe.verdict.truth.reference.sampled import spaced
 
 Tensors = Mapping[str, Any]
 
@@ -48,9 +49,9 @@ def predict(op: Op, tensors: Tensors, kernel: Kernel, *, most: int = MOST) -> Pr
     number = op.sizes.n_head_kv
     if op.params.max_bias <= 0 and not op.has_sinks:  # otherwise heads differ
         number = max(1, MOST_VALUES // (op.sizes.n_kv * op.sizes.hsv * op.sizes.n_seq))
-    kv_heads = _spaced(np.arange(op.sizes.n_head_kv), number)
+    kv_heads = spaced(np.arange(op.sizes.n_head_kv), number)
     number = max(2, most // (op.sizes.n_kv * len(kv_heads) * op.sizes.group * op.sizes.n_seq))
-    queries = _spaced(np.arange(op.sizes.n_q), number)
+    queries = spaced(np.arange(op.sizes.n_q), number)
     found = np.full((len(fields(RowErrors)), op.sizes.n_seq, len(queries), op.sizes.n_head), np.nan)
     shifts = np.full((*found.shape[1:], op.sizes.hsv), np.nan)
     heads: dict[tuple[int, int], KVMoments] = {}
@@ -79,8 +80,8 @@ def predict_rows(op: Op, tensors: Tensors, kernel: Kernel, rows: I64, *, most: i
     number = int(pair.max()) + 1
     if op.params.max_bias <= 0 and not op.has_sinks:  # otherwise heads differ
         number = min(number, max(1, MOST_VALUES // (op.sizes.n_kv * op.sizes.hsv)))
-    of_pairs = np.isin(pair, _spaced(np.arange(int(pair.max()) + 1), number))
-    chosen = _spaced(np.flatnonzero(of_pairs), max(2, number, most // op.sizes.n_kv))
+    of_pairs = np.isin(pair, spaced(np.arange(int(pair.max()) + 1), number))
+    chosen = spaced(np.flatnonzero(of_pairs), max(2, number, most // op.sizes.n_kv))
     found, shifts = np.full((len(fields(RowErrors)), len(chosen)), np.nan), np.full((len(rows), op.sizes.hsv), np.nan)
     moments: list[Any] = [None] * len(chosen)
     group, places = op.sizes.group, {tuple(rows[index].tolist()): place for place, index in enumerate(chosen)}
@@ -100,11 +101,6 @@ def predict_rows(op: Op, tensors: Tensors, kernel: Kernel, rows: I64, *, most: i
     sampled = np.isin(np.arange(len(rows)), chosen)[None, :, None]
     heads = _moments([moments[place] for place in near], (1, len(rows), 1))
     return _prediction(op, kernel, heads, everywhere, sampled, shift=shifts[None, :, None])
-
-
-def _spaced(places: Indices, number: int) -> Indices:
-    """At most `number` of the places, evenly spaced, including the first and the last."""
-    return places[np.unique(np.linspace(0, len(places) - 1, min(number, len(places))).round().astype(np.intp))]
 
 
 def _jobs(op: Op, tensors: Tensors, kernel: Kernel, pairs: Iterable[tuple[int, int]]) -> "Iterator[_Head]":

@@ -75,7 +75,7 @@ class StoredRows:
         return decode(packed.reshape(-1), self._type).reshape(len(packed), self.shape[3])
 
 
-def check_inputs(op: Op, inputs: Mapping[str, Bytes], case: str = "") -> None:
+def check_inputs(op: Op, inputs: Mapping[str, Bytes], case: str) -> None:
     """InputError, naming every tensor, if inputs are missing or too short; NoAnswerError for NaN or infinities."""
     problems = [f"there is no tensor {name}" for name in "QKV" if name not in op.tensors]
     problems += [problem for view in op.tensors.values() for problem in _misfits(view, inputs)]

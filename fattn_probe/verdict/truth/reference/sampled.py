@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.base.arrays import F32, F64, I64, Bools, Floats
+from fattn_probe.base.arrays import F32, F64, I64, Bools, Floats, Indices
 from fattn_probe.base.errors import InputError, NoAnswerError
 from fattn_probe.base.workers import blas_threads, spread
 from fattn_probe.cases.scenario import Case
@@ -92,7 +92,7 @@ def choose_rows(
     around = [np.concatenate([bend, bend + 1]) for bend in bends]
     crossing = [np.flatnonzero((stop % tile == rest) & (np.diff(stop, prepend=-1) != 0)) for rest in (0, 1)]
     queries = {0, case.op.sizes.n_q - 1} | {q for seam in seams for q in (seam - 1, seam)}
-    queries |= {int(query) for kind in (*around, *crossing) for query in spaced(kind)}
+    queries |= {int(query) for kind in (*around, *crossing) for query in spaced(kind, MANY)}
     always = np.array(sorted(q for q in queries if 0 <= q < case.op.sizes.n_q))
     rng = np.random.default_rng((case.seed, RNG))
     chosen = {tuple(row) for row in rows}
@@ -228,8 +228,6 @@ class _Hull:
                 self[seq, head, rows]
 
 
-def spaced(queries: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """At most MANY of the queries, evenly spaced, with the first and the last."""
-    if queries.size <= MANY:
-        return queries
-    return queries[np.linspace(0, queries.size - 1, MANY).round().astype(np.int64)]
+def spaced(places: Indices, number: int) -> Indices:
+    """At most `number` of the places, evenly spaced, including the first and the last."""
+    return places[np.unique(np.linspace(0, len(places) - 1, min(number, len(places))).round().astype(np.intp))]

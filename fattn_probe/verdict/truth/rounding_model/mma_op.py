@@ -39,7 +39,7 @@ class Batch:
     rows: Indices | None = None
 
 
-def mma_f16(operands: KernelOperands, plan: MmaPlan, n_kv_max: int = 0, wanted: Bools | None = None) -> F32:
+def mma_f16(operands: KernelOperands, plan: MmaPlan, n_kv_max: int, wanted: Bools | None) -> F32:
     """The op's output as fattn-mma-f16 computes it, (n_seq, n_q, n_head, hsv).
 
     `wanted` (n_seq, n_q, n_head) marks the rows to compute; the others are NaN. `n_kv_max` bounds the KV rows that a
@@ -59,7 +59,7 @@ def mma_f16(operands: KernelOperands, plan: MmaPlan, n_kv_max: int = 0, wanted: 
 
 
 def mma_machines(
-    operands: KernelOperands, plan: MmaPlan, n_kv_max: int = 0, wanted: Bools | None = None
+    operands: KernelOperands, plan: MmaPlan, n_kv_max: int, wanted: Bools | None
 ) -> Iterator[tuple[Sequence[Batch], Callable[[], MmaMachine]]]:
     """The batches of an op's columns, in groups; each group has a function that builds the machine to compute it."""
     n_seq, n_head, n_q, _ = operands.Q.shape

@@ -13,7 +13,7 @@ from fattn_probe.llama.launch.kernel import AttentionKernel
 from fattn_probe.llama.launch.tiles import cuts
 from fattn_probe.verdict.truth.rounding_model import matrix_amd
 from fattn_probe.verdict.truth.rounding_model.arithmetic import KernelPlan
-from fattn_probe.verdict.truth.rounding_model.tensor_core import Factors, matrix_sum, matrix_sum_half
+from fattn_probe.verdict.truth.rounding_model.tensor_core import Factors, matrix_sum
 
 INSTRUCTION = 16
 """The number of f16 products that an instruction adds to each of its sums."""
@@ -80,7 +80,7 @@ class MmaPlan(KernelPlan):
         """c + a @ b of f16 operands, with accumulators in f32 or f16 (`half`)."""
         if self.arch >= AMD:
             return matrix_amd.matrix_sum(a, b, c, self.arch, half=half)
-        return (matrix_sum_half if half else matrix_sum)(Factors(a), Factors(b), c, self.generation)
+        return matrix_sum(Factors(a), Factors(b), c, self.generation, self.generation.k_half if half else 0)
 
     def begins(self, tiles: int, steps: int) -> npt.NDArray[np.bool_]:
         """Marks the steps (tiles, steps) at which a CUDA block or a tile begins; blocks share the steps equally."""

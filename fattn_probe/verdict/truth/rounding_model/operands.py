@@ -55,7 +55,7 @@ def operands_of(case: Case, inputs: Inputs, arch: int) -> KernelOperands:
         slopes=alibi_slopes(case.op.sizes.n_head, case.op.params.max_bias, functions_of(arch)),
         scale=scale / softcap if softcap != 0 else scale,
         logit_softcap=softcap,
-        codes=codes_of(case, inputs, "K") if case.op.type_K in ZERO_CODE else None,
+        codes=codes_of(case, inputs) if case.op.type_K in ZERO_CODE else None,
     )
 
 

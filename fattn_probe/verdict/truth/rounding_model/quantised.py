@@ -37,9 +37,9 @@ class Codes:
         return Codes(self.code[place], self.d[place], offsets, self.zero)
 
 
-def codes_of(case: Case, inputs: dict[str, Bytes], name: str) -> Codes:
-    """The codes of a tensor, in the shape of its `ne` reversed."""
-    view = case.op.tensors[name]
+def codes_of(case: Case, inputs: dict[str, Bytes]) -> Codes:
+    """The codes of K, in the shape of its `ne` reversed."""
+    view = case.op.tensors["K"]
     size = type_size(view.type)
     shape = (*view.ne[:0:-1], view.ne[0] // BLOCK, size)  # (ne[3], ne[2], ne[1], blocks of a row, bytes of a block)
     blocks = np.lib.stride_tricks.as_strided(inputs[view.root][view.offset :], shape, (*view.nb[:0:-1], size, 1))

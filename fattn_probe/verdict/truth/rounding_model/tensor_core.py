@@ -68,18 +68,11 @@ class Factors:
         return np.where(value == 0, NONE, np.maximum(field, self.least)).astype(np.int8)
 
 
-def matrix_sum(a: Factors, b: Factors, c: F32, rule: Rule) -> F32:
-    """c + a @ b with f32 accumulators: a is (..., M, K), b (..., K, N)."""
-    return _sums(a, b, c, rule, 0)
+def matrix_sum(a: Factors, b: Factors, c: F32, rule: Rule, k_half: int = 0) -> F32:
+    """c + a @ b: a is (..., M, K), b (..., K, N).
 
-
-def matrix_sum_half(a: Factors, b: Factors, c: F32, rule: Generation) -> F32:
-    """`matrix_sum` with f16 accumulators, which c holds as float32."""
-    return _sums(a, b, c, rule, rule.k_half)
-
-
-def _sums(a: Factors, b: Factors, c: F32, rule: Rule, k_half: int) -> F32:
-    """c + a @ b; sums are rounded to f16 after every `k_half` products, if that is not 0."""
+    Accumulators are f32 or, if `k_half` is not 0, f16, which c holds as float32: rounded after every `k_half` products.
+    """
     bits, fraction, number = SIGNIFICAND + rule.extra, SIGNIFICAND + min(rule.extra, 0), a.value.shape[-1]
     how = (rule.group, bits, fraction, k_half, a.least, b.least)
     if a.finite and b.finite and (found := compiled.matrix_sum(a.value, b.value, c, *how)) is not None:

@@ -175,8 +175,12 @@ class VecMachine:
                 VKQ = number.fused(rows[1:], weights[1:], VKQ)
             yield Turn(logits, P, maximum, sums, VKQ)
 
-    def add_sinks(self, maximum: F32, sums: F32, VKQ: F32, sinks: F32, queries: Indices) -> None:
+    def sunk(self, last: Turn, heads: slice, queries: Indices) -> Turn:
         """Add each column's sink in the first block, to lane 0 of the warp with the column's number in the block."""
+        if self.operands.sinks is None:
+            return last
+        maximum, sums, VKQ = last.maximum.copy(), last.sums.copy(), last.VKQ.copy()
+        sinks, queries = np.repeat(self.operands.sinks[heads], len(queries)), np.tile(queries, heads.stop - heads.start)
         column, number, exp = np.arange(len(maximum)), self.plan.VKQ, self.plan.functions.exp
         place = (column, 0, queries % self.plan.kernel.ncols1)
         most = np.fmax(sinks, maximum[place])
@@ -185,22 +189,19 @@ class VecMachine:
         first[:, 0] = exp(sinks - most)
         maximum[place], sums[place] = most, fma(sums[place], scale[:, None], first)
         VKQ[place] = number.product(VKQ[place], number.rounded(scale)[:, None, None])
+        return replace(last, maximum=maximum, sums=sums, VKQ=VKQ)
 
     def parts(self, last: Turn, heads: slice) -> Parts:
         """Add the sinks after the last step, and combine the warps of each block."""
-        maximum, sums, VKQ = last.maximum.copy(), last.sums.copy(), last.VKQ.copy()
-        if self.operands.sinks is not None:
-            n_q, n_head = self.operands.Q.shape[2], heads.stop - heads.start
-            sinks, queries = np.repeat(self.operands.sinks[heads], n_q), np.tile(np.arange(n_q), n_head)
-            self.add_sinks(maximum, sums, VKQ, sinks, queries)
-        number, functions, most = self.plan.VKQ, self.plan.functions, maximum.max(axis=2)
-        scale = functions.exp(maximum - most[..., None])
-        scaled = sums * scale[..., None]
+        last = self.sunk(last, heads, np.arange(self.operands.Q.shape[2]))
+        number, functions, most = self.plan.VKQ, self.plan.functions, last.maximum.max(axis=2)
+        scale = functions.exp(last.maximum - most[..., None])
+        scaled = last.sums * scale[..., None]
         if self.plan.arch >= AMD:  # clang fuses the product with the first sum across lanes
             half = LANES // 2
-            scaled = fma(sums[..., :half], scale[..., None], scaled[..., half:])
+            scaled = fma(last.sums[..., :half], scale[..., None], scaled[..., half:])
         rowsum = total(total(scaled))
-        parts = number.product(VKQ, number.rounded(scale)[..., None, None])
+        parts = number.product(last.VKQ, number.rounded(scale)[..., None, None])
         parts = parts.reshape(*most.shape, -1, self.plan.kernel.DKQ)
         out = np.zeros((*most.shape, self.plan.kernel.DKQ), np.float32)
         for part in range(parts.shape[2]):

@@ -9,13 +9,7 @@ from fattn_probe.base.errors import BuildError
 from fattn_probe.llama.launch.architecture import generation_of
 from fattn_probe.verdict.truth.rounding_model import compiled
 from fattn_probe.verdict.truth.rounding_model.functions import ex2, fma, fused_sum, half_of
-from fattn_probe.verdict.truth.rounding_model.tensor_core import (
-    E4M3_LEAST,
-    HOPPER_FP8,
-    Factors,
-    matrix_sum,
-    matrix_sum_half,
-)
+from fattn_probe.verdict.truth.rounding_model.tensor_core import E4M3_LEAST, HOPPER_FP8, Factors, matrix_sum
 from tests.verdict.truth.rounding_model.test_model_hardware import fused, with_numpy
 
 TINY = 2.0**-149
@@ -121,7 +115,7 @@ def test_sums_of_a_tensor_core(rng, how, batches, columns, spread):
     c = any_floats(rng, (*of_c, rows, columns), rng.choice([0, 20, 120]))
     same_bits(lambda: matrix_sum(a, b, c, rule))
     if least == -14:
-        same_bits(lambda: matrix_sum_half(a, b, half_of(c), rule))
+        same_bits(lambda: matrix_sum(a, b, half_of(c), rule, rule.k_half))
 
 
 def test_factors_that_are_not_finite():

@@ -16,7 +16,7 @@ from fattn_probe.verdict.truth.rounding_model.arithmetic import NVIDIA, OF_AMD
 from fattn_probe.verdict.truth.rounding_model.functions import LOG2_E, ex2, exp, fma, half_of, lg2, power, rcp, tanh
 from fattn_probe.verdict.truth.rounding_model.mma_plan import mma_plan_of
 from fattn_probe.verdict.truth.rounding_model.operands import KernelOperands
-from fattn_probe.verdict.truth.rounding_model.tensor_core import Factors, matrix_sum, matrix_sum_half
+from fattn_probe.verdict.truth.rounding_model.tensor_core import Factors, matrix_sum
 from fattn_probe.verdict.truth.rounding_model.tile import TileMachine, tile_plan_of
 from tests.made import launch_of
 
@@ -49,7 +49,7 @@ def test_f32_accumulators_of_an_h200_in_every_bit(instruction):
 
 def test_f16_accumulators_of_an_h200_in_every_bit():
     a, b, c, d = (halves(f"mma_f16_k16_{name}") for name in "abcd")
-    same_bits(matrix_sum_half(Factors(a), Factors(b), c, HOPPER), d)
+    same_bits(matrix_sum(Factors(a), Factors(b), c, HOPPER, HOPPER.k_half), d)
 
 
 @pytest.mark.parametrize(("name", "function"), [("lg2", lg2), ("tanh", tanh)])
