@@ -37,6 +37,7 @@ from fattn_probe.daily.regress.suite import load_suite
 from fattn_probe.daily.regress.telling import telling
 from fattn_probe.machine.run.base import base_of
 from fattn_probe.machine.run.prepare import prepare
+from fattn_probe.machine.run.runner import FAILED_ONCE, PASSES_ALONE
 from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.judge.checks import UseModel, sample_of
 
@@ -199,6 +200,8 @@ def repeating(outcome: Outcome, build: BuildFlags, where: Where) -> list[str] | 
         file = cases_like(Path(result.name)).get(result.name)
         if result.name not in new or file is None or one_case(file, "").digest != result.digest:
             continue  # such as upstream's own case, or a case in the user's own suite
+        if result.reason.startswith((PASSES_ALONE, FAILED_ONCE)):
+            continue  # it depends on all earlier cases of its process
         on = "gpu" if outcome.run.identity.engine == "cuda" else outcome.run.identity.device
         more: dict[str, object] = {"build": build.folder, "check": ran.flavour == "check"}
         more |= {"sanitize": ",".join(ran.sanitize), "quants": "" if build.folder else ",".join(ran.quants)}

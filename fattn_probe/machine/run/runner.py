@@ -215,6 +215,9 @@ class SharedRunner(contextlib.ExitStack):
             return beside_others(command.run(files), ended, last)
 
 
+PASSES_ALONE, FAILED_ONCE = "passes alone, fails after", "fails in one run, passes in the next"
+
+
 def beside_others(alone: RunOutcome, ended: RunnerEndedError, last: str) -> RunOutcome:
     """The outcome of a case that crashed the shared runner: its outcome `alone`, unless it passes alone.
 
@@ -222,7 +225,7 @@ def beside_others(alone: RunOutcome, ended: RunnerEndedError, last: str) -> RunO
     """
     if ended.ending is None or isinstance(ended.ending, Missing) or not isinstance(alone, Ran | Unsupported):
         return alone
-    words = f"passes alone, fails after {last}" if last else "fails in one run, passes in the next"
+    words = f"{PASSES_ALONE} {last}" if last else FAILED_ONCE
     return replace(ended.ending, message=f"{words}: {ended.ending.message}")
 
 

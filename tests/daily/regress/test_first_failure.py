@@ -83,6 +83,7 @@ def test_a_failure_of_a_suite_is_repeated_by_compare(tmp_path):
     assert told(*others) is None, "mha has another digest: it is a case of the same name in the user's suite"
     assert told(replace(failed, known="kv-head-offset")) is None
     assert told(failed, order=2) is None, "it depends on the order of the whole entry"
+    assert told(replace(failed, reason="passes alone, fails after gqa: GGML_ASSERT(a > 0) failed")) is None
     assert told(*others, failed, source="here", patch=["a", "b"]) == (
         f"fattn-probe compare {name} --source here --on sim:h200 --check --quants q5_0-q4_1,f16-q8_0 --repeat 9 "
         "--roundings --patch a --patch b"
