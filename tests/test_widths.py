@@ -1,14 +1,11 @@
 """Tables in terminals of 60, 80 and 120 columns and in a pipe: verdict, kernel and numbers, and nothing is cut."""
 
-import io
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from fattn_probe.base.console import width_for
 from fattn_probe.cases.device import load_devices
 from fattn_probe.cases.scenario.command import render_list as render_scenarios
 from fattn_probe.cases.scenario.command import render_show as render_case
@@ -174,14 +171,6 @@ def test_everything_is_there_at_any_width(command, width):
     text = shown(make(), width=width)
     assert max(map(len, text.splitlines())) <= width
     assert has(text, wanted)
-
-
-@pytest.mark.parametrize("command", SHOWN)
-def test_everything_is_there_in_a_pipe(command, monkeypatch):
-    monkeypatch.delenv("COLUMNS", raising=False)
-    make, wanted = SHOWN[command]
-    Console(file=(out := io.StringIO()), width=width_for(out), highlight=False).print(make())
-    assert has(out.getvalue(), wanted)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.base.errors import MachineError
-from fattn_probe.cli.setup import require_matplotlib
 from tests.as_user import fattn_probe
 
 THREADS, FAULTY = (Path(__file__).with_name(name) for name in ("threads.cu", "faulty.cu"))
@@ -50,9 +48,3 @@ def test_a_finding_and_a_program_without_kernels_are_said():
     assert "out-of-bounds" in done.stderr and "faulty.cu:3" in done.stderr
     said = fattn_probe("profile", FAULTY, "--on", "sim:h200").stdout
     assert "hello" in said and "faulty.cu: no kernel was launched" in " ".join(said.split())
-
-
-def test_a_picture_without_matplotlib_is_refused_before_the_run(monkeypatch):
-    monkeypatch.setattr("fattn_probe.cli.setup.find_spec", lambda name: None)
-    with pytest.raises(MachineError, match="--plot needs matplotlib"):
-        require_matplotlib()
