@@ -1,11 +1,13 @@
 """Tables in terminals of 60, 80 and 120 columns and in a pipe: verdict, kernel and numbers, and nothing is cut."""
 
+import io
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fattn_probe.base.console import width_for
 from fattn_probe.cases.device import load_devices
 from fattn_probe.cases.scenario.command import render_list as render_scenarios
 from fattn_probe.cases.scenario.command import render_show as render_case
@@ -171,6 +173,11 @@ def test_everything_is_there_at_any_width(command, width):
     text = shown(make(), width=width)
     assert max(map(len, text.splitlines())) <= width
     assert has(text, wanted)
+
+
+def test_a_pipe_has_120_columns(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert width_for(io.StringIO()) == 120
 
 
 @pytest.mark.parametrize(

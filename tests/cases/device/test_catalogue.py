@@ -165,7 +165,7 @@ MISTAKES = Path(__file__).with_name("mistakes.txt").read_text().strip().split("\
 
 @pytest.mark.parametrize("text_and_message", MISTAKES)
 def test_one_mistake(tmp_path, text_and_message):
-    text, _, message = text_and_message.partition("=> ")
+    text, message = text_and_message.split("=> ")
     assert problems_of(tmp_path, text.strip())[0].startswith(message)
 
 
