@@ -16,6 +16,8 @@ pytestmark = pytest.mark.build
 ARCHES = ("75", "80", "90")  # one for each rule: how many products are added at once, with how many extra bits
 SOURCES = ("sim/tensor_core.cpp", "sim/tensor_core_avx512.cpp")
 PROGRAM = Path(__file__).with_name("tensor_cores.cpp")
+CODES = PROGRAM.with_name("fp8_codes.cpp")
+"""Prints a digest of all conversions to and from FP8."""
 COUNT = 4000
 LANES = 32
 NO_AVX512 = 3
@@ -84,60 +86,10 @@ def test_infinities_and_nans_spread_as_in_portable_code(program, kind):
     np.testing.assert_array_equal(fast, portable)
 
 
-CODES = r"""
-#include <cuda_runtime.h>
-#include <cuda_fp16.h>
-#include <cuda_bf16.h>
-#include <cuda_fp8.h>
-#include <cstdint>
-#include <cstdio>
-#include <cstring>
-
-static uint64_t digest = 14695981039346656037u;
-static void add(uint32_t code) { digest = (digest ^ code) * 1099511628211u; }
-
-static void convert(uint32_t bits, double more) {
-    float x;
-    memcpy(&x, &bits, 4);
-    for (auto saturation : {__NV_NOSAT, __NV_SATFINITE}) {
-        for (auto format : {__NV_E4M3, __NV_E5M2}) {
-            add(__nv_cvt_float_to_fp8(x, saturation, format));
-            if (x == x) {
-                add(__nv_cvt_double_to_fp8(double(x) * more, saturation, format));
-            }
-            __nv_bfloat16_raw brain;
-            brain.x = static_cast<unsigned short>(bits >> 16);
-            __half_raw half;
-            half.x = static_cast<unsigned short>(bits >> 16);
-            add(__nv_cvt_bfloat16raw_to_fp8(brain, saturation, format));
-            add(__nv_cvt_halfraw_to_fp8(half, saturation, format));
-        }
-        for (auto rounding : {cudaRoundZero, cudaRoundPosInf}) {
-            add(__nv_cvt_float_to_e8m0(x, saturation, rounding));
-        }
-    }
-}
-
-int main() {
-    for (uint32_t high = 0; high < 1u << 17; high++) { // every exponent, and ties of both formats
-        convert(high << 15, 1.0);
-        convert(high << 15 | 1, 1.0 + 0x1p-40);
-    }
-    for (int code = 0; code < 256; code++) {
-        add(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3).x);
-        add(__nv_cvt_fp8_to_halfraw(code, __NV_E5M2).x);
-        add(__nv_cvt_e8m0_to_bf16raw(code).x);
-    }
-    printf("%016llx\\n", static_cast<unsigned long long>(digest));
-}
-"""
-
-
 def digest(folder, name, *include):
-    (folder / "codes.cpp").write_text(CODES)
     built = flags("release").toolchain
     command = [built.cxx, "-std=gnu++17", "-O1", "-w", "-mf16c", "-mfma", *include, "-isystem", built.cuda_include]
-    subprocess.run([*command, folder / "codes.cpp", "-o", folder / name], check=True)
+    subprocess.run([*command, CODES, "-o", folder / name], check=True)
     return subprocess.run([folder / name], check=True, capture_output=True, text=True).stdout
 
 

@@ -73,7 +73,6 @@ def test_a_folder_and_a_suite_may_have_recorded_cases_and_equal_names_are_told_a
     other = file.parent / "other" / file.name
     other.parent.mkdir()
     other.write_bytes(file.read_bytes())
-    (file.parent / "drawn.yaml").write_text(DRAWN)
     names = [case.name for case in cases_of([file.parent, other])]
     assert names == ["drawn", f"{file.parent.name}-layer-03", "other-layer-03"]
     assert [case.name for case in cases_of([file, file])] == ["layer-03", "layer-03"]

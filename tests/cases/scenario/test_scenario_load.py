@@ -1,4 +1,5 @@
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -55,99 +56,12 @@ def test_all_mistakes_and_missing_keys_are_reported_together_in_the_order_of_the
     ]
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ("n_q: 4", "n_q: given twice, first on line 6, allowed: once"),
-        ("device: h200", "device: found 'h200', allowed: sim:NAME such as sim:h200, gpu, gpu:N, or cpu"),
-        ("tolerance: {nmse: 0}", "tolerance.nmse: found 0, allowed: more than 0.0"),
-        ("tolerance: {nsme: 1}", "tolerance.nsme: unknown key, allowed: max_abs, nmse; did you mean 'nmse'?"),
-        ("inspect: {trace: {lane: 32}}", "inspect.trace.lane: found 32, allowed: less than 32"),
-        (
-            "expect: {ntiles: {a: 1}}",
-            "expect.ntiles: found {'a': 1}, allowed: true, false, a number, a string, or a list of numbers or strings",
-        ),
-        ("layout: {V: {rows: 3}}", "layout.V.kind: missing, allowed: contiguous, view, view_of_K"),
-        ("data:\n  V:\n    kind: uniform\n    scale: -1", "x.yaml:11: data.V.scale: found -1, allowed: at least 1e-37"),
-        (
-            "mask:\n  kind: sum\n  of:\n    - {kind: causal}\n    - {kind: sliding_window, window: 0}",
-            "x.yaml:12: mask.of.1.window: found 0, allowed: at least 1",
-        ),
-        ("mask: causal", "mask: found 'causal', allowed: a mapping such as {kind: causal}"),
-        ("seed: -1", "seed: found -1, allowed: at least 0"),
-        ("max_bias: .nan", "max_bias: found nan, allowed: a finite number"),
-        ("max_bias: 8", "max_bias: 8 without a mask (ggml asserts one), allowed: 0, or set `mask`"),
-        ("n_kv_max: 8", "n_kv_max: 8, but there is no mask to bound, allowed: 0, or set `mask`"),
-        (
-            "n_kv_max: 8\nmask: {kind: sliding_window, window: 9}",
-            "n_kv_max: 8 must bound the finite entries of every mask row (ggml.h), and this sliding_window "
-            "mask has up to 9, allowed: 9 to 32",
-        ),
-        ("mask:\n  kind: sparse", "mask.finite: missing, and n_kv_max is 0, allowed: a number, or set n_kv_max"),
-        (
-            "hsv: 40\ntype_V: q8_0",
-            "hsv: 40 is not a whole number of V's q8_0 blocks of 32 elements, allowed: multiples of 32, such as 64",
-        ),
-        (
-            "data: {V: {kind: extreme, magnitude: 1e5}}",
-            "data.V.magnitude: values up to 100000 overflow to infinity in f16, allowed: up to 65504",
-        ),
-        (
-            "layout: {K: {kind: view, pad: 4}}\ntype_K: q4_0",
-            "layout.K.pad: 4 is not a whole number of q4_0 blocks, allowed: multiples of 32",
-        ),
-        (
-            "layout:\n  K:\n    kind: view\n    rows: 32\n    offset: 1",
-            "x.yaml:11: layout.K.rows: an allocation of 32 rows is too small, allowed: at least offset + rows used "
-            "= 1 + 32 = 33",
-        ),
-        (
-            "layout: {Q: {kind: view, permute: [1, 0, 2, 3]}}",
-            "layout.Q.permute: [1, 0, 2, 3] makes the elements of a row non-contiguous, which the op rejects "
-            "(nb[0] must be the element's size), allowed: 0 first",
-        ),
-        (
-            "layout: {Q: {kind: view, permute: [0, 2, 2, 3]}}",
-            "layout.Q.permute: [0, 2, 2, 3] is not a permutation, allowed: each of 0 to 3 once",
-        ),
-        (
-            "layout: {V: {kind: view_of_K}}\ntype_V: q8_0",
-            "x.yaml:9: type_V: q8_0, but V is a view of K, allowed: K's type, f16",
-        ),
-        (
-            "layout: {V: {kind: view_of_K, offset: 60}}\nhsv: 32",
-            "layout.V.offset: 60 puts 32 elements of V outside K's 64 or across blocks, allowed: 0 to 32",
-        ),
-        (
-            "data: {Q: {kind: far_below_zero}}",
-            "data.K: uniform, but far_below_zero needs Q and K to point in opposite directions, allowed: "
-            "far_below_zero on both or neither",
-        ),
-        ("mask: {kind: sequences, count: 4}", "mask.count: 4 sequences of 3 queries and 32 KV rows, allowed: 1 to 3"),
-        (
-            "layout: {K: {kind: view, offset: 1000000000000}}",
-            "layout.K.offset: found 1000000000000, allowed: less than 2147483648",
-        ),
-        (
-            "layout: {mask: {offset: 1000000000000}}",
-            "layout.mask.offset: found 1000000000000, allowed: less than 2147483648",
-        ),
-        ("mask: {kind: causal, past: 1000000000000}", "mask.past: found 1000000000000, allowed: less than 2147483648"),
-        (
-            "layout: {K: {kind: view, offset: 2147483600, heads: 8}}",
-            "layout.K: an allocation of 4.0 TiB, allowed: up to 1 TiB",
-        ),
-        (
-            "layout: {Q: {kind: view, pad: 2147483647, heads: 100}}",
-            "layout.Q: an allocation of 2.3 TiB, allowed: up to 1 TiB",
-        ),
-        (
-            "n_seq: 20\nmask: {kind: causal}\nlayout: {mask: {pad: 2147483647}}",
-            "x.yaml:10: layout.mask: an allocation of 5.0 TiB, allowed: up to 1 TiB",
-        ),
-    ],
-)
-def test_one_mistake(more, message):
+MISTAKES = Path(__file__).with_name("mistakes.txt").read_text().strip().split("\n\n")[1:]
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_one_mistake(text):
+    more, _, message = text.partition("\n=> ")
     assert mistake(more) == message
 
 

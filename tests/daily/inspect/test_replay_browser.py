@@ -1,6 +1,7 @@
 """The page of a replay in a headless browser: clicks, keys, links, play, a phone and dark mode."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,27 +15,8 @@ from tests.daily.regress.test_report_browser import (  # the page is dark if the
     test_dark_where_the_reader_wants_it_dark,  # noqa: F401
 )
 
-ASK = """
-const frame = event.target, view = frame.contentWindow, page = frame.contentDocument;
-const now = () => page.getElementById("now").textContent, panel = () => page.querySelector("[data-step]").textContent;
-const key = name => page.body.dispatchEvent(new view.KeyboardEvent("keydown", {key: name, bubbles: true}));
-const click = id => page.getElementById(id).click();
-const pointer = (kind, name, x, y) => {
-  const svg = page.querySelector(`figure.${name} .pinned svg:last-child`);
-  const at = new view.DOMPoint(x, y).matrixTransform(svg.getScreenCTM());
-  svg.dispatchEvent(new view.PointerEvent(kind, {bubbles: true, clientX: at.x, clientY: at.y}));
-};
-const cursor = name => {
-  const box = page.querySelector(`figure.${name} .cursor:not(.back)`);
-  return ["x", "y"].map(side => +box.getAttribute(side));
-};
-const open = hash => { view.location.hash = hash; view.dispatchEvent(new view.Event("hashchange")); };
-const all = choice => [...page.querySelectorAll(choice)], right = one => one.getBoundingClientRect().right;
-const {lanes, map, errors} = JSON.parse(page.getElementById("data").textContent)[0].layouts;
-const found = {};
-SCRIPT
-document.getElementById("said").textContent = JSON.stringify(found);
-"""
+ASK = Path(__file__).with_name("ask.js").read_text()
+"""Asks a page, as SCRIPT says, and shows what it found."""
 
 
 @pytest.fixture(scope="module")

@@ -543,13 +543,6 @@ def test_nothing_to_draw():
     assert svg_of(Facts({})) == ""
 
 
-@pytest.mark.parametrize("made", [gqa, fractional, decode, causal])
-def test_worked_examples_pass(made):
-    coverage = check(made())
-    assert coverage.findings == ()
-    assert coverage.passes
-
-
 @given(decompositions())
 def test_right_decompositions_pass(facts):
     assert check(facts).findings == ()

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,38 +23,10 @@ PHONE = """<!doctype html><body style="margin:0">
 <iframe src="page.html" style="width:390px;height:1600px;border:0"></iframe>
 <pre id="said">nothing</pre>
 <script>
+FUNCTIONS
 document.querySelector("iframe").onload = event => { SCRIPT };
 </script>
-"""
-FRAME = """  const page = event.target.contentDocument, root = page.documentElement;
-  const wide = [...page.querySelectorAll("body *")].filter(one =>
-    one.getBoundingClientRect().right > 391 && !one.closest(".wide, figure, svg, .skip"));
-  const tab = [...page.querySelectorAll(".wide, .pinned, summary, a[href]")].filter(one => one.tabIndex < 0);
-  document.getElementById("said").textContent =
-    JSON.stringify({width: root.scrollWidth, wide: wide.map(one => one.outerHTML.slice(0, 80)), unreachable: tab.length,
-                    maps: page.querySelectorAll("figure > svg.error-map[role=img]").length,
-                    alerts: window.alerted || 0});
-"""
-
-PINNED = """  event.target.contentDocument.querySelectorAll("details").forEach(one => one.open = true);
-  const box = event.target.contentDocument.querySelector(".pinned"), [labels, work] = box.querySelectorAll("svg");
-  const left = one => Math.round(one.getBoundingClientRect().left);
-  const before = [left(labels), left(work)];
-  box.scrollLeft = 200;
-  document.getElementById("said").textContent =
-    JSON.stringify({scrolled: box.scrollLeft, labels: left(labels) - before[0], work: left(work) - before[1]});
-"""
-
-CARDS = """  const page = event.target.contentDocument;
-  page.querySelectorAll("details").forEach(one => one.open = true);
-  const cells = [...page.querySelectorAll(".cases td")].filter(one => one.textContent.trim());
-  const hidden = cells.filter(one => one.getBoundingClientRect().right > 390 || !one.getBoundingClientRect().width);
-  document.getElementById("said").textContent = JSON.stringify({
-    cells: cells.length, hidden: hidden.map(one => one.textContent),
-    labels: [...new Set(cells.map(one => one.dataset.label).filter(one => one))],
-    cue: event.target.contentWindow.getComputedStyle(page.querySelector(".sideways")).display});
-"""
-
+""".replace("FUNCTIONS", Path(__file__).with_name("report_page.js").read_text())
 ONE_TABLE = """{% extends "frame.html.j2" %}{% from "parts.html.j2" import table %}
 {% block body %}{{ table("x", words) }}{% endblock %}"""
 
@@ -94,10 +67,13 @@ def said(tmp_path, script):
 
 
 def test_on_a_phone_nothing_sticks_out_labels_stay_and_each_case_has_its_error_and_kernel(page, tmp_path):
-    assert said(tmp_path, FRAME) == '{"width":390,"wide":[],"unreachable":0,"maps":1,"alerts":0}'
-    assert said(tmp_path, PINNED) == '{"scrolled":200,"labels":0,"work":-200}'
+    assert (
+        said(tmp_path, "sayWhatSticksOut(event.target)")
+        == '{"width":390,"wide":[],"unreachable":0,"maps":1,"alerts":0}'
+    )
+    assert said(tmp_path, "sayWhatMoves(event.target)") == '{"scrolled":200,"labels":0,"work":-200}'
     # They were to the right of it.
-    found = json.loads(said(tmp_path, CARDS))
+    found = json.loads(said(tmp_path, "sayWhatIsHidden(event.target)"))
     assert found.pop("cells") > 20
     assert found == {"hidden": [], "labels": ["cases", "error / bound", "NMSE"], "cue": "none"}
 

@@ -205,26 +205,10 @@ def test_what_does_not_compile_or_ends_is_said(tmp_path):
         rows([own(f"{tmp_path}/k.cu:f")], case_of())
 
 
-OWN_FAULTS = """#include "attention.h"
-#include <cstdio>
-__global__ void spin(float * o, bool forever) {
-    printf("thread %d\\n", threadIdx.x);
-    for (volatile int turn = 1; forever && turn; turn = 1) {
-    }
-    *o = 0;
-}
-const char * faulty(const attention<__half> & op) {
-    spin<<<1, op.n_q == 6 ? 2048 : 1>>>(op.O, op.n_q == 5);
-    return nullptr;
-}
-float other(float x) { return x; }
-"""
-
-
 @pytest.mark.build
-def test_a_refused_launch_is_the_kernels_fault_and_a_time_out_is_not(tmp_path, capfd):
-    (tmp_path / "own.cu").write_text(OWN_FAULTS)
-    contender = own(f"{tmp_path}/own.cu:faulty")
+def test_a_refused_launch_is_the_kernels_fault_and_a_time_out_is_not(capfd):
+    path = Path(__file__).with_name("own_faults.cu")
+    contender = own(f"{path}:faulty")
     (row,) = rows([contender], case_of(n_q=6))
     assert row.judgement.status is Status.FAIL
     assert "launch-refused: a block of 2048 threads, where the GPU allows 1024" in row.judgement.verdict.reason
@@ -232,12 +216,12 @@ def test_a_refused_launch_is_the_kernels_fault_and_a_time_out_is_not(tmp_path, c
     assert (found.kernel, found.line) == ("spin", 10) and "drive" not in "".join(found.frames)
     (row,) = rows([contender], case_of(n_q=5), how=How(timeout=2))
     assert row.judgement.status is Status.LOST
-    assert "own.cu timed out after 2 s; its last launch was number 1, spin" in row.judgement.reason
+    assert "own_faults.cu timed out after 2 s; its last launch was number 1, spin" in row.judgement.reason
     (row,) = rows([contender], case_of(n_q=1))
     assert row.judgement.status is Status.FAIL
-    assert "own.cu:faulty on sim:h200 prints:\nthread 0\n" in capfd.readouterr().err
+    assert "own_faults.cu:faulty on sim:h200 prints:\nthread 0\n" in capfd.readouterr().err
     with pytest.raises(BuildError, match=r"must take a `const attention<KV> &` and return a `const char \*`"):
-        rows([own(f"{tmp_path}/own.cu:other")], case_of())
+        rows([own(f"{path}:other")], case_of())
 
 
 @dataclasses.dataclass(frozen=True)

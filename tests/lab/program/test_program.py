@@ -224,31 +224,9 @@ def test_an_exit_code_of_130_is_the_programs_own(written):
     assert "interrupted" not in done.stderr
 
 
-EARLY = r"""
-#include <cstdio>
-#include <cuda_pipeline_primitives.h>
-__global__ void copy(const float4 *from) {
-    __shared__ float4 to;
-    to = {1, 1, 1, 1};
-    __pipeline_memcpy_async(&to, from, 16);
-    const float early = to.x;
-    __pipeline_commit();
-    __pipeline_wait_prior(0);
-    printf("%g, then %g\n", early, to.x);
-}
-int main() {
-    float4 *from;
-    cudaMalloc(&from, 16);
-    cudaMemset(from, 0, 16);
-    copy<<<1, 1>>>(from);
-    return cudaDeviceSynchronize();
-}
-"""
-
-
-def test_an_asynchronous_copy_arrives_when_its_thread_waits(written):
+def test_an_asynchronous_copy_arrives_when_its_thread_waits():
     """An H200 failed for faults/13430-cp-async-wait, which passed where the simulator copied at once."""
-    assert program(written(EARLY), "--on", "sim:h200").stdout.startswith("1, then 0\n")
+    assert program(HERE / "early_copy.cu", "--on", "sim:h200").stdout.startswith("1, then 0\n")
 
 
 def test_macros_folders_and_architectures():

@@ -4,12 +4,16 @@ import random
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from fattn_probe.llama.build.rewrite import Style, rewrite
 from fattn_probe.llama.build.stamp import NATIVE
 from tests.llama.build.rewriting import one_line
+
+FUSED, DIVISION = (Path(__file__).with_name(name) for name in ("fused.cpp", "division.h"))
+"""A program that says whether BODY fuses its products; what the simulator has for divisions, and variables."""
 
 SOFTCAP = "if (capped) { X = softcap*tanhf(X); }"
 
@@ -155,27 +159,6 @@ def test_no_other_branch_is_counted(text):
     assert "simt::branch" not in one_line(f"{LOAD} {log} {text}")
 
 
-PROGRAM = """
-#include "mathematics.h"
-#include <cstdio>
-
-template<bool capped, int n> float f(float X0, const float * mask, float a, float b) {
-    BODY
-    return X;
-}
-
-int main() {
-    const float a = 0.7f, x = 1.0503f, s = 1.1f; // rounding a*a or x*s gives other sums
-    volatile float m = a;
-    const float mask[] = {m};
-    const float first = __builtin_fmaf(x, s, a*a), second = __builtin_fmaf(a, a, x*s);
-    const float fused = f<true, 1>(x, mask, s, m), split = f<true, 2>(x, mask, s, m);
-    const float plain = f<false, 1>(x, mask, s, m);
-    std::printf("%d %d %d %d\\n", first != second, fused == first, split == second, plain == __builtin_fmaf(a, a, x));
-}
-"""
-
-
 TESTED = "float X = X0; if (capped) { X *= a; } if (n == 1 || mask[0] > 0) { X += mask[0]*b; }"
 DECLARED = "float X = X0; if (capped) { float Y = X*a; Y += mask[0]*b; X = Y; } else { X += mask[0]*b; }"
 
@@ -186,7 +169,7 @@ def test_the_rewritten_code_fuses_what_it_says(body, holds, level, tmp_path):
     """With one element a test at compile time decides, with two one at run time does."""
     body = device(body)
     source = tmp_path / "sum.cpp"
-    source.write_text(PROGRAM.replace("BODY", body[body.index("{") + 1 : body.rindex("}")]))
+    source.write_text(FUSED.read_text().replace("BODY", body[body.index("{") + 1 : body.rindex("}")]))
     flags = [level, "-std=c++17", "-mfma", "-ffp-contract=fast", f"-I{NATIVE / 'sim'}"]
     subprocess.run(["g++", *flags, source, "-o", tmp_path / "sum"], check=True)
     assert subprocess.run([tmp_path / "sum"], check=True, capture_output=True, text=True).stdout.strip() == holds
@@ -202,31 +185,6 @@ def test_a_test_may_choose_the_product():
     assert "SIMT_IS_CONSTANT(mask) ? simt::add(X [ 0 ], slope, m) : simt::add_one_of(" in text
 
 
-HEADER = """
-#include <cstdio>
-#define __device__
-#define SIMT_INTO(type)
-namespace simt {
-struct divided_by_t {};
-inline constexpr divided_by_t divided_by{};
-template <typename A> struct numerator { A a; };
-template <typename A> constexpr numerator<A> operator*(A a, divided_by_t) { return {a}; }
-template <typename A, typename B> constexpr auto operator*(numerator<A> n, B b) { return n.a / b; }
-template <typename B> struct reciprocal { B b; };
-struct remainder_by_t {};
-inline constexpr remainder_by_t remainder_by{};
-template <typename A> struct remainder { A a; };
-template <typename A> constexpr remainder<A> operator*(A a, remainder_by_t) { return {a}; }
-template <typename A, typename B> constexpr auto operator*(remainder<A> n, B b) { return n.a % b; }
-struct reciprocal_of_t { template <typename B> constexpr reciprocal<B> operator=(B b) const { return {b}; } };
-inline constexpr reciprocal_of_t reciprocal_of{};
-template <typename A, typename B> constexpr A & operator*=(A & a, reciprocal<B> r) { return a = a / r.b; }
-}
-static const int i = 17, j = -5, k = 3, t[2] = {7, 2};
-static const float x = 2.75f, y = -0.625f;
-static const double z = 9.5;
-static int f(int n) { return n + 1; }
-"""
 LEAVES = ["i", "j", "k", "x", "y", "z", "t[0]", "t[k/3]", "f(i)", "-k", "(float) i", "7", "2.5f", "(int) sizeof(x)"]
 OPERATORS = ["/", "/", "/", "*", "+", " - ", " / ", " * ", " < "]
 STATEMENTS = """
@@ -256,7 +214,7 @@ def test_division_keeps_its_meaning(tmp_path):
     plain, device = f"void plain() {{ {body} }}\n", f"__device__ void device() {{ {body} }}\n"
     rewritten = rewrite(device, "file.cu", frozenset()).text
     assert rewritten.count("divided_by") > 100
-    (tmp_path / "main.cpp").write_text(HEADER + plain + rewritten + "int main() { plain(); device(); }\n")
+    (tmp_path / "main.cpp").write_text(DIVISION.read_text() + plain + rewritten + "int main() { plain(); device(); }\n")
     options = ["-std=c++17", "-O0", "-fwrapv", "-w", "main.cpp", "-o", "main"]
     subprocess.run(["g++", *options], cwd=tmp_path, check=True)
     lines = subprocess.run([tmp_path / "main"], check=True, capture_output=True, text=True).stdout.split("\n")[:-1]

@@ -4,6 +4,7 @@ An interpreter of the C++ that llama.cpp's dispatch is written in: conditions, s
 """
 
 import re
+import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,7 +14,6 @@ from types import CodeType, SimpleNamespace
 from typing import Any
 
 from fattn_probe.cases.op import Op
-from fattn_probe.llama.cxx.expressions import macro_arguments
 from fattn_probe.llama.cxx.functions import Function, functions
 from fattn_probe.llama.cxx.statements import Statement, parse
 from fattn_probe.llama.cxx.tokens import Draft, draft_of, tokenize
@@ -32,9 +32,6 @@ COMPILED = ("F16", "BF16", "Q4_0", "Q8_0")
 OPERATORS = {"&&": " and ", "||": " or ", "!": " not ", "->": ".", "/": "//", "true": "True", "false": "False"}
 OPERATORS |= {"nullptr": "None", "::": "."}
 NUMBER = re.compile(r"(?<![\w.])((?:0x[0-9a-fA-F]+|\d+(?:\.\d*)?))[fFuUlL]*\b")
-WORD = re.compile(r"[^\W\d]\w*|\d[\w.]*|\s+|##|.", re.DOTALL)
-DIRECTIVE = re.compile(r"[ \t]*#[ \t]*(\w+)[ \t]*(.*)", re.DOTALL)
-MACRO = re.compile(r"(\w+)(\(([\w, ]*)\))?\s*(.*)", re.DOTALL)
 ENDS = {"break", "continue"}
 UNUSED = ("GGML_UNUSED", "GGML_UNUSED_VARS", "GGML_LOG_WARN", "ggml_cuda_set_device", "static_assert")
 
@@ -47,71 +44,14 @@ class Chosen(Exception):
     """A kernel, as `name` of a family with its template arguments."""
 
 
-@dataclass
-class Preprocessor:
-    """Selects the text between `#if`s and expands macros, of one file after the other."""
-
-    macros: dict[str, tuple[tuple[str, ...] | None, str]]
-
-    def text(self, source: str) -> str:
-        """The text of a file as the compiler reads it, without its directives."""
-        source = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source.replace("\\\n", " "), flags=re.DOTALL)
-        kept, taken = [], list[list[bool]]()  # of each #if: whether this branch is read, and whether one was
-        for line in source.splitlines():
-            match = DIRECTIVE.match(line)
-            reading = all(branch[0] for branch in taken)
-            if match is None:
-                kept += [line] if reading else []
-                continue
-            word, rest = match.groups()
-            if word in ("if", "ifdef", "ifndef"):
-                condition = rest if word == "if" else f"{'!' * (word == 'ifndef')}defined({rest})"
-                taken.append([holds := reading and self.holds(condition), holds])
-            elif word in ("elif", "else"):
-                branch, outer = taken[-1], all(branch[0] for branch in taken[:-1])
-                branch[0] = outer and not branch[1] and (word == "else" or self.holds(rest))
-                branch[1] = branch[1] or branch[0]
-            elif word == "endif":
-                taken.pop()
-            elif word == "define" and reading and (found := MACRO.fullmatch(rest)):
-                names = tuple(found[3].replace(" ", "").split(",")) if found[2] else None
-                self.macros[found[1]] = names, found[4].strip()
-            elif word == "undef" and reading:
-                self.macros.pop(rest.strip(), None)
-        return self.expanded("\n".join(kept))
-
-    def holds(self, condition: str) -> bool:
-        """Whether the condition of an `#if` holds; an unknown name is 0."""
-        text = re.sub(r"defined\s*\(?\s*(\w+)\s*\)?", lambda it: str(int(it[1].strip() in self.macros)), condition)
-        text = re.sub(r"\b[^\W\d]\w*\b(?:\([^()]*\))?", "0", self.expanded(text))
-        draft = draft_of(tokenize(text))
-        return bool(eval(expression(draft, 0, len(draft.words))))
-
-    def expanded(self, text: str, hidden: frozenset[str] = frozenset()) -> str:
-        """The text with its macros expanded; a macro does not expand within itself."""
-        words: list[str] = WORD.findall(text)
-        out, index = list[str](), 0
-        while index < len(words):
-            word = words[index]
-            index += 1
-            macro = None if word in hidden else self.macros.get(word)
-            if macro is None:
-                out.append(word)
-                continue
-            names, body = macro
-            if names is not None:
-                opener = index
-                while opener < len(words) and words[opener].isspace():
-                    opener += 1
-                if opener == len(words) or words[opener] != "(":
-                    out.append(word)
-                    continue
-                arguments, index = macro_arguments(words, opener)
-                values = dict(zip(names, arguments, strict=False))
-                body = "".join(values.get(item, item) for item in WORD.findall(body))
-                body = re.sub(r"\s*##\s*", "", body)
-            out.append(self.expanded(body, hidden | {word}))
-        return "".join(out)
+def preprocessed(root: Path) -> str:
+    """The dispatch as the compiler reads it for AMD's GPUs, without the branches of others and with macros expanded."""
+    text = "".join((root / CUDA / name).read_text(errors="replace") for name in FILES)
+    text = re.sub(r"^[ \t]*#[ \t]*(include|pragma)\b.*", "", text, flags=re.MULTILINE)
+    values = {f"GGML_CUDA_FA_{K}_{V}": int(K == V and K in COMPILED) for K, V in product(TYPES, TYPES)}
+    values |= {"GGML_USE_HIP": 1, "GGML_MAX_DIMS": 4, "INT_MAX": 2**31 - 1}
+    words = ["g++", "-E", "-P", "-undef", "-x", "c++", *(f"-D{name}={value}" for name, value in values.items()), "-"]
+    return subprocess.run(words, input=text, capture_output=True, text=True, check=True).stdout
 
 
 def expression(draft: Draft, start: int, stop: int) -> str:
@@ -188,16 +128,9 @@ class Choice:
     compiled: dict[tuple[int, int, int], CodeType] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        values = {f"GGML_CUDA_FA_{K}_{V}": int(K == V and K in COMPILED) for K, V in product(TYPES, TYPES)}
-        values |= {"GGML_USE_HIP": 1, "GGML_MAX_DIMS": 4, "INT_MAX": 2**31 - 1}
-        preprocessor = Preprocessor({name: (None, str(value)) for name, value in values.items()})
-        drafts = [
-            draft_of(tokenize(preprocessor.text((self.root / CUDA / name).read_text(errors="replace"))))
-            for name in FILES
-        ]
-        for draft in drafts:
-            for function in functions(draft):
-                self.bodies[function.name] = draft, function, parse(draft, function.start, function.stop)
+        draft = draft_of(tokenize(preprocessed(self.root)))
+        for function in functions(draft):
+            self.bodies[function.name] = draft, function, parse(draft, function.start, function.stop)
         TEMPLATES.update(name for name, (_, function, _) in self.bodies.items() if function.parameters)
         TEMPLATES.update(KERNELS)
 

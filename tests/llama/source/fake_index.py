@@ -5,47 +5,22 @@ import hashlib
 import http.server
 import io
 import json
+import re
 import subprocess
 import tarfile
 import threading
 from pathlib import Path
 
 FATTN = "ggml/src/ggml-cuda/fattn.cu"
-TREE = {
-    "LICENSE": "a licence\n",
-    "ggml/CMakeLists.txt": "option(GGML_CUDA_FA_ALL_QUANTS)\n",
-    "ggml/include/ggml.h": (
-        "enum ggml_type {\n GGML_TYPE_F32 = 0,\n GGML_TYPE_F16 = 1,\n // GGML_TYPE_Q4_2 = 4, removed\n"
-        " GGML_TYPE_Q4_K = 12,\n GGML_TYPE_COUNT = 13,\n};\n"
-    ),
-    "ggml/src/ggml.c": "int ggml;\n",
-    "ggml/src/ggml-vulkan/ggml-vulkan.cpp": "int left_out;\n",
-    FATTN: "int n_kv_max;\n",
-    "ggml/src/ggml-cuda/fattn-common.cuh": (
-        "int ntiles_dst; int ntiles_z_gqa; // ntiles_total\n"
-        "template<int D, int ncols1> // D == head size\n__launch_bounds__(D, 1)\n"
-        "static __global__ void flash_attn_stream_k_fixup_uniform(float * dst);\n"
-        "auto launch = ggml_cuda_kernel_launch;\n"
-    ),
-    "ggml/src/ggml-cuda/fattn-mma-f16.cuh": (
-        "template<int DKQ, int DV, bool V_is_K_view, typename T = float>\n"
-        "__launch_bounds__(get(DKQ, f(DV)), g(DKQ))\n"
-        "static __global__ void flash_attn_ext_f16(const char * Q);\n"
-    ),
-    "ggml/src/ggml-cuda/template-instances/fattn-mma-f16-instance-ncols1_8-ncols2_8.cu": (
-        "DECL_FATTN_MMA_F16_CASE(128, 128, 8, 8);\nDECL_FATTN_MMA_F16_CASE( 64,  64, 8, 8);\n"
-        "// DECL_FATTN_MMA_F16_CASE(32, 32, 8, 8);\n"
-    ),
-    "ggml/src/ggml-cuda/template-instances/fattn-tile-instance-dkq576-dv512.cu": "DECL_FATTN_TILE_CASE(576, 512);\n",
-    "ggml/src/ggml-cuda/template-instances/fattn-vec-instance-f16-q4_0.cu": (
-        "DECL_FATTN_VEC_CASE( 64, GGML_TYPE_F16, GGML_TYPE_Q4_0);\n"
-    ),
-    "tests/test-backend-ops.cpp": (
-        "struct test_flash_attn_ext : public test_case {\n return VARS_TO_STR3(hsk, type_K, type_V);\n};\n"
-        '"--test-file";\n'
-    ),
-    "models/large.gguf": "left out\n",
-}
+
+
+def files_in(path: Path) -> dict[str, str]:
+    """The texts of a file by their names, which stand above them, each on a line between dashes."""
+    _, *found = re.split(r"^-- (.+) --\n", path.read_text(), flags=re.MULTILINE)
+    return dict(zip(found[::2], found[1::2], strict=True))
+
+
+TREE = files_in(Path(__file__).with_name("tiny_tree.txt"))
 
 
 def write_tree(folder: Path, files=TREE) -> Path:

@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,33 +79,18 @@ def test_a_time_out_is_lost(fake, tmp_path):
     assert "timed out after" in outcome.message
 
 
-CRASH = """#include "crash.h"
-#include <cstdlib>
-__attribute__((noinline)) void wounded(volatile int *p) {
-    *p = 1;
-}
-int main(int argc, char **words) {
-    report_crashes();
-    if (atoi(words[3]) != 0) abort();
-    wounded(nullptr);
-    return argc;
-}
-"""
-
-
 @pytest.mark.build
 @pytest.mark.parametrize(
     ("word", "signal", "places"),
     [("0", "SIGSEGV", ["wounded at crash.cpp:4", "main at crash.cpp:9"]), ("1", "SIGABRT", ["main at crash.cpp:8"])],
 )
 def test_a_runner_killed_by_a_signal_says_where(tmp_path, word, signal, places):
-    (tmp_path / "crash.cpp").write_text(CRASH)
-    runner = tmp_path / "runner"
-    run(["g++", "-g1", "-I", NATIVE / "runner", "-o", runner, "crash.cpp", "-ldl"], cwd=tmp_path)
+    source, runner = Path(__file__).with_name("crash.cpp"), tmp_path / "runner"
+    run(["g++", "-g1", "-I", NATIVE / "runner", "-o", runner, source, "-ldl"])
     outcome = Command(runner, [word]).run(RunFiles(tmp_path / "c", tmp_path / "out"))
     assert isinstance(outcome, Lost)
     assert outcome.message == f"the runner was killed by {signal}"
-    assert [short_frame(frame).replace(f"{tmp_path}/", "") for frame in outcome.stack] == places
+    assert [short_frame(frame).replace(f"{source.parent}/", "") for frame in outcome.stack] == places
 
 
 def test_a_runner_that_is_not_there(tmp_path):

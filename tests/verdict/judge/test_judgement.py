@@ -165,6 +165,17 @@ def test_exit_is_the_worst_that_happened_and_a_reason_is_given_once():
             raise_if_failed(found[:5])
 
 
+def test_what_cannot_be_judged_has_a_word_and_an_exit_code_of_its_own_unless_something_is_worse():
+    found = [*rows(h200=good()), row_of(Case("wide"), "sim:h200", Verdict(Status.UNJUDGED, "why"))]
+    assert "1 pass, 1 unjudged" in shown(render(found)) and rows_as_json(found)["counts"]["unjudged"] == 1
+    with pytest.raises(UnjudgedError, match=r"^1 of 2 outputs could not be judged: wide on sim:h200$"):
+        raise_if_failed(found)
+    assert UnjudgedError.exit_code == 7
+    for outcome, error in ((bad(), ComparisonError), (LOST, LostError)):
+        with pytest.raises(error):
+            raise_if_failed([*found, *rows(gpu=outcome)])
+
+
 def test_two_captures_of_equal_bits():
     difference = compare_captures(good(), good(), ("sim.gguf", "gpu.gguf"))
     assert difference.status is Status.PASS

@@ -1,6 +1,5 @@
 """No wrong output passes, whatever is not a number in a prediction or a model; a correct one is judged all the same."""
 
-import json
 from dataclasses import replace
 from functools import partial
 
@@ -9,19 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fattn_probe.base.errors import ComparisonError, LostError, UnjudgedError
 from fattn_probe.cases.scenario.schema import Tolerance
-from fattn_probe.verdict.judge.judgement import Judgement, raise_if_failed
 from fattn_probe.verdict.measure.expected import DECIDES, Design, Expected, hold, with_gaps
 from fattn_probe.verdict.measure.limits import Limits, choose_limits
 from fattn_probe.verdict.measure.sampled import judge_sample
 from fattn_probe.verdict.measure.verdict import Status, Verdict, judge
-from fattn_probe.verdict.present.tables import render, rows_as_json
 from fattn_probe.verdict.truth.error_model.block import RowErrors
 from fattn_probe.verdict.truth.error_model.prediction import Heads
 from fattn_probe.verdict.truth.error_model.prediction import Prediction as RealPrediction
 from fattn_probe.verdict.truth.reference.sampled import Sample
-from tests.made import case_of, shape, shown
+from tests.made import case_of, shape
 from tests.verdict.made import Prediction, predicted
 
 SHAPE = (2, 6, 3, 40)
@@ -190,25 +186,6 @@ def test_a_prediction_that_allows_anything_judges_nothing():
     assert judge((5 * REFERENCE).astype(np.float32), REFERENCE, Tolerance(), expected=wide).status is Status.FAIL
     modelled = replace(wide, model=(0.4 * REFERENCE).astype(np.float32))
     assert judge(modelled.model, REFERENCE, Tolerance(), expected=modelled).status is Status.PASS
-
-
-def judgements(*statuses):
-    return [
-        Judgement(f"case{at}", "sim:h200", Tolerance(), Verdict(status, "why")) for at, status in enumerate(statuses)
-    ]
-
-
-def test_what_cannot_be_judged_has_a_word_and_an_exit_code_of_its_own():
-    rows = judgements(Status.PASS, Status.UNJUDGED)
-    assert "1 pass, 1 unjudged" in shown(render(rows))
-    document = json.loads(json.dumps(rows_as_json(rows)))
-    assert document["counts"]["unjudged"] == 1 and document["rows"][1]["status"] == "unjudged"
-    with pytest.raises(UnjudgedError, match=r"1 of 2 outputs could not be judged: case1 on sim:h200$"):
-        raise_if_failed(rows)
-    assert UnjudgedError.exit_code == 7
-    for status, error in ((Status.FAIL, ComparisonError), (Status.LOST, LostError)):
-        with pytest.raises(error):
-            raise_if_failed([*rows, *judgements(status)])
 
 
 def test_records_that_contradict_themselves_are_refused():

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from fattn_probe.base.errors import InputError
 from fattn_probe.machine.run import capture as run_inputs
 from fattn_probe.verdict.judge.cases import judge_cases
-from fattn_probe.verdict.judge.checks import Checks, sample_of
+from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.measure.verdict import Status
 from fattn_probe.verdict.present.tables import rows_as_json
 from tests.made import CAUSAL, CPU, H200, case_of, shape
@@ -115,9 +114,3 @@ def test_a_large_case_is_sampled_by_itself_and_its_inputs_stay_in_a_file(session
     (found,) = fresh.known.values()
     assert isinstance(found.inputs, run_inputs.FiledInputs)
     assert not found.inputs.file.exists()
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "some", "1.5"])
-def test_a_sample_is_a_number_of_rows(text):
-    with pytest.raises(InputError, match=r"--sample .*: a number of rows \(1 or more\), all or auto"):
-        sample_of(text)

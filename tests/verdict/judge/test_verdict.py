@@ -31,6 +31,8 @@ def status(dst, **tolerance):
 def test_an_nmse_or_an_error_at_the_tolerance_passes():
     dst = output(2.0**-5)  # of answers of size 1: NMSE 2^-10
     assert status(dst, nmse=2.0**-10) is Status.PASS
+    reason = judge(dst, REFERENCE, Tolerance(nmse=2.0**-10)).reason
+    assert reason == "NMSE 9.77e-04 is within the tolerance 1e-03"
     assert status(dst, nmse=0.999 * 2.0**-10) is Status.FAIL
     assert status(dst, nmse=1.0, max_abs=2.0**-5) is Status.PASS
     assert status(dst, nmse=1.0, max_abs=0.999 * 2.0**-5) is Status.FAIL
@@ -201,16 +203,6 @@ PLACES = (2, 16, 4, 8)
 @pytest.fixture
 def reference():
     return np.random.default_rng(0).standard_normal(PLACES)
-
-
-def test_the_tolerance_decides(reference):
-    dst = (reference * 1.01).astype(np.float32)
-    passed = judge(dst, reference, Tolerance(nmse=1.1e-4))
-    assert passed.status is Status.PASS and "within the tolerance 1e-04" in passed.reason
-    verdict = judge(dst, reference, Tolerance(nmse=0.9e-4))
-    assert verdict.status is Status.FAIL
-    assert "NMSE 1.00e-04 is above the tolerance 9e-05" in verdict.reason
-    assert "all 128 rows are wrong" in verdict.reason
 
 
 ODD = [((0, 0, 0, 0), np.inf), ((1, 15), np.uint32(POISON).view(np.float32))]
