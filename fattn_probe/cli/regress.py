@@ -184,6 +184,8 @@ def regress(
     if 0 < suite.seconds < took:
         said = f"the cases took {took:.0f} s; the suite may take {suite.seconds:.0f} s on two cores"
         NOTES.print(said, style="yellow")
+    for said in told.left_out(pairs, suite_file.parent) if told else ():
+        NOTES.print(f"{said}; `fattn-probe compare` without a scenario looks for one in all suites", style="yellow")
     if words := next(filter(None, (repeating(outcome, build, where) for outcome in found)), None):
         NOTES.print(f"to repeat a failure: {shlex.join(words)}", soft_wrap=True)
     regressing.raise_if_regressed(found, suite.lost)

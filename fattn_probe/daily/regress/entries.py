@@ -82,6 +82,11 @@ def names_of(entry: Entry, folder: Path) -> set[str]:
     return {case.name for case in own_cases(entry, folder)}
 
 
+def entry_on(entry: Entry, target: Target) -> str:
+    """An entry with its target in words: `few-sms on sim:h200-5`, or the target if the entry has no name."""
+    return f"{entry.name} on {target}" if entry.name else str(target)
+
+
 def entries_on_targets(suite: Suite, folder: Path, given: Given) -> Iterator[tuple[Entry, Target]]:
     """Each entry of a suite with each of its targets."""
     for entry in chosen_entries(suite, folder, given):

@@ -70,7 +70,7 @@ def other_V(wrong: WrongRow) -> Iterator[Named]:
 
 
 def other_Q(wrong: WrongRow) -> Iterator[Named]:
-    """The answers for other rows of Q with this row's mask: nearby queries, other heads and sequences, a wrong stride."""
+    """The answers for other rows of Q with this row's mask: nearby queries, other heads, sequences and strides."""
     around, row = wrong.around, wrong.row
     sizes, (sequence, query, head) = around.case.op.sizes, (around.sequence, around.query, around.head)
     near = range(max(0, query - NEAR), min(sizes.n_q, query + NEAR + 1))

@@ -6,9 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from fattn_probe.cases.shipped import find
+from fattn_probe.daily.regress.entries import Given, entries_on_targets
+from fattn_probe.daily.regress.suite import load_suite
 from fattn_probe.daily.regress.telling import (
     MOST_RUN,
+    SUITES,
     Killer,
+    architectures,
     changed_functions,
     concerns,
     kernels_of,
@@ -16,6 +21,7 @@ from fattn_probe.daily.regress.telling import (
     suite_cases,
     telling,
 )
+from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.llama.source.patches import Patch
 from fattn_probe.llama.source.patches import find as find_patch
@@ -26,6 +32,17 @@ from maintain.mutants_table import killers_as_text
 from tests.made import ROOT
 
 pytestmark = pytest.mark.network
+
+
+def launched(names):
+    """The targets and kernels of cases, given by entry and name."""
+    every = [{name: kernels_of(*some)[1:] for name, some in suite_cases(suite).items()} for suite in SUITES]
+    return {name: next(cases[name] for cases in every if name in cases) for name in names}
+
+
+def entries_of(suite):
+    path = find("suite", suite)
+    return [*entries_on_targets(load_suite(path), path.parent, Given())], path.parent
 
 
 def of(tree, patch):
@@ -95,21 +112,69 @@ def test_a_fault_near_the_change_counts_more(tree, monkeypatch):
 def test_a_changed_row_of_a_configuration_is_tried_by_the_kernels_that_have_it(tree):
     """Volta has its own rows only for some sizes, and uses those of Ampere otherwise."""
     told = of(tree, edited(tree, "fattn-mma-f16.cuh", "(128, 128, 16, 128, 2,", "(128, 128, 16, 64, 2,"))
-    kernels = {name: kernels_of(*suite_cases()[name])[1:] for name in told.configured}
+    kernels = launched(told.configured)
     assert {kernel for _, kernel in kernels.values()} == {"mma 128,128,16,1"}
     assert {on for on, _ in kernels.values()} >= {"sim:h200", "sim:h200-5", "sim:v100"}
     entry, on, case = told.chosen()[0]
     assert told.configured[0] == (f"{entry.name} on {on}".removeprefix(" on "), case.name)
     said = [line.plain for line in told.lines([])]
-    assert said[1].startswith(f"{len(kernels)} shipped cases launch a kernel with a changed configuration (0 ran): ")
+    assert said[1].startswith(
+        f"{len(kernels)} shipped cases may launch a kernel with a changed configuration (0 ran): "
+    )
     assert told.document()["configured"][0] == dict(zip(("on", "case"), told.configured[0], strict=True))
     told = of(tree, edited(tree, "fattn-mma-f16.cuh", "(112, 112, 64, ", "(104, 104, 64, "))
     (line,) = [line.plain for line in told.lines([]) if "name a scenario" in line.plain]
-    assert "the changed configuration mma 104,104,64 (ampere), mma 112,112,64 (ampere): name" in line
+    assert "the changed configuration mma 104,104,64 (ampere): name" in line
     assert of(tree, edited(tree, "fattn-mma-f16.cuh", ", 2, true);", ", 2, false);")).configured, "Q_in_reg counts too"
     told = of(tree, edited(tree, "fattn-tile.cuh", "( 40,  40,  2,  64,", "( 40,  40,  2, 128,"))
-    found = {kernels_of(*suite_cases()[name])[1:] for name in told.configured}
-    assert found == {("sim:gtx1060", "tile 40,40")}, "this row is of GPUs without fast f16 arithmetic"
+    found = set(launched(told.configured).values())
+    assert found == {("sim:gtx1060", "tile 40,40"), ("sim:gtx1060-2", "tile 40,40")}, "GPUs without fast f16 arithmetic"
+
+
+def test_rows_that_quick_lacks_are_sought_in_all_suites_and_tile_kernels_by_their_columns(tree):
+    """A row of RDNA whose shared memory is too large passed compare, quick and the hook."""
+    row = "(128, 128, 32, 128, 2, {},  64,  64,  64, 1"
+    told = of(tree, edited(tree, "fattn-mma-f16.cuh", row.format(" 64"), row.format("256")))
+    assert told.rows == {("mma", "rdna", (128, 128, 32))} and not told.untried
+    kernels = launched(told.configured)
+    assert {kernel.partition(" ")[0] for _, kernel in kernels.values()} == {"mma"}
+    assert {on for on, _ in kernels.values()} >= {"sim:rx7900xtx", "sim:rx9070xt"}
+    (said,) = told.left_out(*entries_of("quick"))
+    assert said == "no case is known to launch a kernel with the changed configuration mma 128,128,32 (rdna)"
+    assert not [*told.left_out(*entries_of("nightly-amd"))]
+
+    def said_of(on, *values):
+        launches = [
+            LaunchRecord(0, "flash_attn_ext_f16", tuple(("", value) for value in values), (1, 1, 1), (1, 1, 1), 0)
+        ]
+        rows = [SimpleNamespace(case="x", on=on, launches=launches)]
+        return [line.plain for line in told.lines(rows) if "no case that ran" in line.plain]
+
+    assert said_of("sim:rx7900xtx", "128", "128", "8", "4") == []
+    assert (
+        len(said_of("sim:h200", "128", "128", "8", "4")) == len(said_of("sim:rx7900xtx", "128", "128", "4", "4")) == 1
+    )
+    told = of(tree, edited(tree, "fattn-tile.cuh", "(128, 128,  8, 256, 2,", "(128, 128,  8, 128, 2,"))
+    assert all(case.op.sizes.n_q > 1 for _, _, case in told.chosen()[:2]), "decode has four columns"
+
+
+def test_a_line_that_few_architectures_compile_is_tried_on_their_gpus(tree):
+    """A shuffle of CDNA's row sum passed compare on NVIDIA GPUs, which were said to reach it."""
+    told = of(tree, edited(tree, "fattn-mma-f16.cuh", "int offset_first = 32;", "int offset_first = 16;"))
+    ((place, archs),) = told.only.items()
+    assert archs == {"gfx908", "gfx90a", "gfx942"} and place.startswith("fattn-mma-f16.cuh:")
+    assert not told.noticed and all("sim:mi" in on for on, _ in told.compiling)
+    assert str(told.chosen()[0][1]).startswith("sim:mi")
+    assert told.document()["only"] == {place: ["gfx908", "gfx90a", "gfx942"]}
+    (said,) = told.left_out(*entries_of("nightly"))
+    assert said == f"no case runs on a GPU for which {place} is compiled (gfx908, gfx90a, gfx942)"
+    for on, number in (("sim:h200", 1), ("sim:mi300x", 0), ("gpu", 0)):
+        rows = [SimpleNamespace(case="gqa", on=on, launches=())]
+        assert sum("no case ran on such a GPU" in line.plain for line in told.lines(rows)) == number
+    common = Code(tree.root)
+    text = common.text("fattn-mma-f16.cuh").splitlines()
+    inside = 1 + next(at for at, line in enumerate(text, 1) if line.startswith("#if") and "VOLTA_MMA_AVAIL" in line)
+    assert architectures(common, "fattn-mma-f16.cuh", [inside, 1])[inside] >= {"70", "75", "90"}
 
 
 def test_what_is_not_known_is_said(tree):

@@ -114,14 +114,14 @@ def test_a_guessed_kernel_that_no_longer_compiles_is_no_error_until_a_case_needs
     cache, tree, built, planned, monkeypatch
 ):
     prepare(Session(RunOptions(tree)), [(CASES[0], [H200])])
-    compile_, broken = sessions.ensure, "mma 64,64,8,8"
+    compiles = Session.add_kernels
 
-    def ensure(request, kernels=(), *others, **words):
-        if broken in [case.name for case in kernels]:
+    def add_kernels(session, target, kernels, *others, **words):
+        if "mma 64,64,8,8" in [case.name for case in kernels]:
             raise BuildError("static assertion failed: kernel config not defined")
-        compile_(request, kernels, *others, **words)
+        compiles(session, target, kernels, *others, **words)
 
-    monkeypatch.setattr(sessions, "ensure", ensure)
+    monkeypatch.setattr(Session, "add_kernels", add_kernels)
     edited = RunOptions(replace(tree, digest="edited"))
     with pytest.raises(BuildError, match="not defined"):
         prepare(Session(edited), [(CASES[0], [H200])])
