@@ -146,7 +146,7 @@ class Telling:
                 yield Text(f"{row.case} on {row.on} launches no kernel in the changed files", "yellow")
 
     def left_out(self, pairs: Iterable[tuple[Entry, Target]], folder: Path) -> Iterator[str]:
-        """What the entries of a suite in this folder, with their targets, cannot show."""
+        """The changes that the entries of a suite in this folder, on their targets, cannot show."""
         names = {(entry_on(*pair), name) for pair in pairs for name in names_of(pair[0], folder)}
         for place, archs in self.only.items():
             if archs.isdisjoint(arch_of(on) for on, _ in names):
@@ -294,7 +294,7 @@ def arch_of(on: str) -> str | None:
 def architectures(new: Code, file: str, lines: Sequence[int]) -> dict[int, frozenset[str]]:
     """The architectures for which the preprocessor keeps a line of a file, if it does not keep it for all.
 
-    The file is read behind the headers that define the features of an architecture, and without any others.
+    The file is read after the headers that define the features of an architecture, and without any others.
     """
     text = (new.text(file) or "").splitlines()
     for line in sorted(lines, reverse=True):

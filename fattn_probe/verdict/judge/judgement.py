@@ -68,7 +68,7 @@ class Judgement:
 
     @property
     def reason(self) -> str:
-        """What failed, first; then the verdict of the rest. Any doubt about a known defect comes before them."""
+        """A doubt about a known defect, then the failed checks of an output that passes, then the verdict's reason."""
         failed = [check.reason for check in self.checks if check.fails]
         if not failed or self.verdict.status is not Status.PASS:
             reasons = "; ".join([self.verdict.reason, *(one for one in failed if one not in self.verdict.reason)])
