@@ -232,11 +232,9 @@ class Tiling:
 def mask_ends_of(op: Op, inputs: Mapping[str, Bytes]) -> tuple[tuple[int, ...], ...]:
     """The end of the KV rows that each query of each mask sees, in any head; 0 if the mask hides all rows."""
     mask = np.asarray(stored_rows(op.operands["mask"], inputs))[:, :, : op.sizes.n_q]
-    ends = []
-    for heads in mask:
-        seen = ~np.isinf(heads).all(axis=0)
-        ends.append(np.where(seen.any(axis=1), seen.shape[1] - seen[:, ::-1].argmax(axis=1), 0))
-    return tuple(tuple(some.tolist()) for some in ends)
+    seen = ~np.isinf(mask).all(axis=1)
+    ends = np.where(seen.any(axis=-1), seen.shape[-1] - seen[..., ::-1].argmax(axis=-1), 0)
+    return tuple(map(tuple, ends.tolist()))
 
 
 def fault_of(records: Sequence[Raw]) -> str:

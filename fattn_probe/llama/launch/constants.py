@@ -8,10 +8,9 @@ import csv
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import TypeVar
 
 import numpy as np
 
@@ -26,10 +25,6 @@ MmaSizes = Mapping[tuple[int, int, int], Loads]
 """Maps (DKQ, DV, ncols) to a step's KV rows, and to 2 * `nbatch_K2`."""
 TileSizes = Mapping[tuple[int, int], Loads]
 """Maps (DKQ, ncols) to a step's KV rows, and to `nbatch_K`."""
-Key = TypeVar("Key")
-Configuration = tuple[int, ...]
-"""The arguments of a CONFIG_CASE; UNREADABLE for each one that is neither a number nor a product."""
-UNREADABLE = -1
 
 _FUNCTION = re.compile(r"get_config(?:_nvidia)?_(\w+)\s*\([^)]*\)\s*\{(.*?)^\}", re.DOTALL | re.MULTILINE)
 _DEAD = re.compile(r"^[ \t]*#[ \t]*if 0\b.*?^[ \t]*#[ \t]*(else|endif)\b", re.DOTALL | re.MULTILINE)
@@ -93,50 +88,38 @@ def known_constants(tree: Tree | None) -> Constants | None:
 def constants_of(tree: Tree) -> Constants:
     """Read the constants from a source's files."""
     texts = {name: (tree.root / CUDA / f"fattn-{name}.cuh").read_text() for name in ("mma-f16", "tile", "common")}
+    mma = _tables(texts["mma-f16"], ("ampere", "turing", "volta"), ("rdna", "cdna"))
+    tile = _tables(texts["tile"], ("fp16", "fp32"), ("amd", "amd_rdna"))
     return Constants(
         max_offset=float(np.float32(max_offset(texts["common"]))),
-        mma=_tables(texts["mma-f16"], ("ampere", "turing", "volta"), ("rdna", "cdna"), _mma_row),
+        mma={name: {at: row and (row[0], 2 * row[1]) for at, row in table.items()} for name, table in mma.items()},
         narrow=frozenset((int(DKQ), int(ncols)) for DKQ, ncols in _NARROW.findall(texts["mma-f16"])),
         cdna_in_f32=bool(_F32_SUMS.search(texts["mma-f16"])),
-        tile=_tables(texts["tile"], ("fp16", "fp32"), ("amd", "amd_rdna"), _tile_row),
+        tile={name: {(DKQ, n): row for (DKQ, _, n), row in table.items()} for name, table in tile.items()},
     )
 
 
-def _mma_row(row: Configuration) -> tuple[tuple[int, int, int], int, int]:
-    """The key of a row in fattn-mma-f16.cuh, its KV rows per step, and the K elements loaded per row."""
-    DKQ, DV, ncols, _, _, nbatch_fa, nbatch_K2, *_ = row
-    return (DKQ, DV, ncols), nbatch_fa, 2 * nbatch_K2
+def _tables(text: str, always: Sequence[str], often: Sequence[str]) -> dict[str, dict[tuple[int, int, int], Loads]]:
+    """`nbatch_fa` and `nbatch_K2` or `nbatch_K` for (DKQ, DV, ncols) in the known configuration functions.
 
-
-def _tile_row(row: Configuration) -> tuple[tuple[int, int], int, int]:
-    """The key of a row in fattn-tile.cuh, its KV rows per step, and the K elements loaded per row."""
-    DKQ, _, ncols, _, _, nbatch_fa, nbatch_K = row
-    return (DKQ, ncols), nbatch_fa, nbatch_K
-
-
-def _tables(
-    text: str, always: Sequence[str], often: Sequence[str], read: Callable[[Configuration], tuple[Key, int, int]]
-) -> dict[str, dict[Key, Loads]]:
-    """The sizes in the known configuration functions; as in C++, the first row of a key counts.
-
-    Every source has the functions `always`; KeyError without one. A new function, such as rdna4, may replace the rows
-    of the function with whose name it begins (or else of any function), so differing rows are unknown. All rows of a
-    function with conditions are unknown.
+    Every source has the functions `always`; KeyError without one. As in C++, the first row of a size counts. A new
+    function, such as rdna4, may replace the rows of the function with whose name it begins (or else of any function),
+    so differing rows are unknown. All rows of a function with conditions are unknown.
     """
-    found = configurations(text)
-    tables: dict[str, dict[Key, Loads]] = {name: {} for name in found}
-    for name, rows in found.items():
-        for key, nbatch_fa, K in map(read, rows):
-            tables[name].setdefault(key, (nbatch_fa, K) if min(nbatch_fa, K) > 0 else None)
-    keys = {key for table in tables.values() for key in table}
+    tables: dict[str, dict[tuple[int, int, int], Loads]] = {}
     unclear = {name for name, body in _bodies(text).items() if re.search(r"\b(?:if|switch)|\?", body)}
-    unclear |= {name for name, rows in found.items() if any(UNREADABLE in row[:3] for row in rows)}
-    tables |= {name: dict.fromkeys(keys) for name in unclear}
-    known = {name: tables[name] for name in always} | {name: dict(tables.get(name, {})) for name in often}
+    for name, rows in configurations(text).items():
+        tables[name] = {}
+        for DKQ, DV, ncols, _, _, nbatch_fa, K, *_ in rows:
+            tables[name].setdefault((DKQ, DV, ncols), (nbatch_fa, K) if min(nbatch_fa, K) > 0 else None)
+            unclear |= {name} if min(DKQ, DV, ncols) < 0 else set()
+    sizes = {one for table in tables.values() for one in table}
+    tables |= {name: dict.fromkeys(sizes) for name in unclear}
+    known = {name: tables[name] for name in always} | {name: tables.get(name, {}) for name in often}
     for own in sorted(tables.keys() - known.keys()):
         near = max((name for name in known if own.startswith(name)), key=len, default="")
         for table in (known[near],) if near else known.values():
-            table |= {key: None for key, loads in tables[own].items() if table.get(key) != loads or not loads}
+            table |= {one: None for one, row in tables[own].items() if table.get(one) != row or not row}
     return known
 
 
@@ -151,8 +134,8 @@ def max_offset(header: str) -> float:
     return float(found[1]) * float(found[2] or 1) if found else 0.0
 
 
-def configurations(text: str) -> dict[str, list[Configuration]]:
-    """The CONFIG_CASE arguments in each configuration function, by the suffix of its name."""
+def configurations(text: str) -> dict[str, list[tuple[int, ...]]]:
+    """The CONFIG_CASE arguments in each configuration function, by the suffix of its name; -1 if unreadable."""
     return {
         name: [tuple(map(_number, case.split(","))) for case in _CASE.findall(body)]
         for name, body in _bodies(text).items()
@@ -165,11 +148,11 @@ def _bodies(text: str) -> dict[str, str]:
 
 
 def _number(text: str) -> int:
-    """The value of a CONFIG_CASE argument."""
+    """The value of a CONFIG_CASE argument; -1 if it is neither a number nor a product."""
     word = text.strip()
     if _PRODUCT.fullmatch(word):
         return math.prod(map(int, word.split("*")))
-    return {"true": 1, "false": 0}.get(word, UNREADABLE)
+    return {"true": 1, "false": 0}.get(word, -1)
 
 
 @functools.cache

@@ -647,7 +647,7 @@ def test_rows_that_the_mask_shows_must_not_be_hidden_by_its_scan():
     assert finding.message == (
         "the scan of the mask gives KV_max 256 for sequence 0, query tile 1, but query 9 sees KV row 299"
     )
-    sparse = replace(facts.choice, template=facts.choice.template | {"use_sparse": True})
+    sparse = replace(facts.choice, template={**facts.choice.template, "use_sparse": True})
     assert check(replace(facts, choice=sparse, mask_ends=((1024,) * 1024,))).passes  # it counts gathered rows
     assert "mask_ends" not in facts_json(facts)
 
