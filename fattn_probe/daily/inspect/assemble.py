@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from fattn_probe.base.arrays import Bytes
+from fattn_probe.cases.op import Op
 from fattn_probe.daily.inspect.facts import Choice, Decision, KernelLaunch, TensorFacts, Value
 from fattn_probe.llama.launch.families import BY_KERNEL, BY_NAME, Family
 from fattn_probe.llama.launch.name import parse_kernel_name
 from fattn_probe.llama.launch.record import Names, Types
 from fattn_probe.llama.launch.tiles import BlockWork, Grid, Limits, TileWork, index_of, tiles_of
 from fattn_probe.machine.debug.values import c_text, numbers
+from fattn_probe.verdict.truth.reference.adapter import stored_rows
 
 CUDA_EXCEPTIONS = {
     "CUDA_EXCEPTION_1": "illegal address",
@@ -224,6 +227,14 @@ class Tiling:
             return Grid(first["iter_k"], first["iter_j"], iter_z_gqa, self.ne["K"][2], self.ne["Q"][3])
         iter_k = -(-first["ne11"] // first[self.family.step_name])
         return Grid(iter_k, self.blocks_num[0], groups, self.ne["K"][2], self.ne["Q"][3])
+
+
+def mask_ends_of(op: Op, inputs: Mapping[str, Bytes]) -> tuple[tuple[int, ...], ...]:
+    """The end of the KV rows that each query of each mask sees, in any head; 0 if the mask hides all rows."""
+    mask = np.asarray(stored_rows(op.operands["mask"], inputs))[:, :, : op.sizes.n_q]
+    seen = ~np.isinf(mask).all(axis=1)
+    ends = np.where(seen.any(axis=-1), seen.shape[-1] - seen[..., ::-1].argmax(axis=-1), 0)
+    return tuple(map(tuple, ends.tolist()))
 
 
 def fault_of(records: Sequence[Raw]) -> str:

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from fattn_probe.daily.inspect.facts import Facts
+from fattn_probe.daily.inspect.view.stream_k_map import step_rows
 from fattn_probe.llama.launch.tiles import (
     BlockPart,
     BlockWork,
     Grid,
+    Limits,
     Tile,
     TileWork,
     in_grid,
@@ -25,7 +27,7 @@ FIXUP, COMBINE = "flash_attn_stream_k_fixup", "flash_attn_combine_results"
 
 @dataclass(frozen=True)
 class CoverageFinding:
-    """An error in the division of work. `kind` is gap, overlap, seam, outside, fixup, share or launch.
+    """An error in the division of work. `kind` is gap, scan, overlap, seam, outside, fixup, share or launch.
 
     `steps` is the affected range [start, stop) of KV steps in `tile`; `blocks` are the CUDA blocks involved.
     """
@@ -70,6 +72,7 @@ def check(facts: Facts) -> Coverage | None:
     hidden = sum(max(0, grid.iter_k - limits.get((tile[0], tile[3]), grid.iter_k)) for tile in tiles)
     findings = [
         *_launched(facts),
+        *_scanned(facts, limits),
         *holes,
         *_outside(parts, grid),
         *_seams(facts.blocks, grid, holes),
@@ -118,6 +121,21 @@ def _holes(
                     break
             said = f"{cause}no block computes {which} of {spell(tile)}"
             yield CoverageFinding("gap", said, tile, (start, stop), around)
+
+
+def _scanned(facts: Facts, limits: Limits) -> Iterator[CoverageFinding]:
+    """Find KV steps that a kernel's scan of the mask hides, although a query sees some of their rows."""
+    rows, template = step_rows(facts), facts.choice.template if facts.choice else {}
+    ncols1 = template.get("ncols1", template.get("ncols"))
+    if not facts.mask_ends or not rows or not ncols1 or template.get("use_sparse"):  # a sparse kernel gathers its rows
+        return
+    for (sequence, jt), limit in sorted(limits.items()):
+        ends = facts.mask_ends[sequence % len(facts.mask_ends)][jt * ncols1 : (jt + 1) * ncols1]
+        if (end := max(ends, default=0)) > limit * rows:
+            query, steps = jt * ncols1 + ends.index(end), (limit, -(-end // rows))
+            said = f"the scan of the mask gives KV_max {limit * rows} for sequence {sequence}, query tile {jt}"
+            said += f", but query {query} sees KV row {end - 1}"
+            yield CoverageFinding("scan", said, (sequence, 0, 0, jt), steps)
 
 
 def _meeting(a: BlockWork, b: BlockWork) -> str:

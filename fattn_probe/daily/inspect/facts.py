@@ -96,7 +96,8 @@ class MissingFacts:
 class Facts:
     """Everything that an inspection found; facts that were not requested or not found are None or empty.
 
-    `fault` says how the kernel stopped early; later facts are then unknown.
+    `fault` says how the kernel stopped early; later facts are then unknown. If a kernel scanned the mask, `mask_ends`
+    has, from the mask itself, the end of the KV rows that each query of each sequence's mask sees.
     """
 
     about: Mapping[str, str]
@@ -109,6 +110,7 @@ class Facts:
     blocks: tuple[BlockWork, ...] = ()
     missing: tuple[MissingFacts, ...] = ()
     fault: str = ""
+    mask_ends: tuple[tuple[int, ...], ...] = ()
 
     @property
     def occupancy(self) -> Origin:

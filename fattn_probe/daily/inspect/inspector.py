@@ -4,7 +4,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from fattn_probe.daily.inspect.dispatch.extract import Dispatch
 from fattn_probe.daily.inspect.facts import Decision, Facts, KernelLaunch
 from fattn_probe.daily.inspect.procedures.warp import LANES
 from fattn_probe.llama.build import RUNNER, TEST_BACKEND_OPS, Build, at_rest
+from fattn_probe.llama.launch.tiles import limits_of
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.machine.debug.procedure import run_procedure
 from fattn_probe.machine.debug.protocol import DebuggerError
@@ -99,7 +100,11 @@ class Inspector:
     def inspect(self, case: Case, inputs: Mapping[str, Bytes], target: Target) -> Inspection:
         """Run one case under the debugger, up to the kernel launch and through its blocks, and read the facts."""
         with self.place(case, inputs) as folder:
-            return self._inspect(Started(case.name, RUNNER, self.words(target), folder), target)
+            found = self._inspect(Started(case.name, RUNNER, self.words(target), folder), target)
+        facts = found.result
+        if not isinstance(facts, Facts) or not limits_of(facts.blocks):
+            return found
+        return replace(found, result=replace(facts, mask_ends=assemble.mask_ends_of(case.op, inputs)))
 
     def inspect_upstream(self, case: str, words: Sequence[str], target: Target) -> Inspection:
         """Inspect the case that the arguments `words` of upstream's test-backend-ops select."""

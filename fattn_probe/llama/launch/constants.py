@@ -6,24 +6,30 @@ of the default source, for outputs whose source is not available.
 
 import csv
 import functools
+import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.resources import files
 
 import numpy as np
 
+from fattn_probe.llama.cxx.expressions import COMMENT
 from fattn_probe.llama.launch.architecture import AMD, fast_f16, generation_of, tile_configuration
 from fattn_probe.llama.source import Tree
 from fattn_probe.llama.source.features import CUDA, read_code
 
-MmaSizes = Mapping[tuple[int, int, int], tuple[int, int]]
-"""Maps (DKQ, DV, ncols) to a step's KV rows (`nbatch_fa`) and the K elements loaded per row (2 * `nbatch_K2`)."""
-TileSizes = Mapping[tuple[int, int], tuple[int, int]]
-"""Maps (DKQ, ncols) to a step's KV rows (`nbatch_fa`) and the K elements loaded per row (`nbatch_K`)."""
+Loads = tuple[int, int] | None
+"""A step's KV rows (`nbatch_fa`) and the K elements loaded per row; None if the reader cannot tell."""
+MmaSizes = Mapping[tuple[int, int, int], Loads]
+"""Maps (DKQ, DV, ncols) to a step's KV rows, and to 2 * `nbatch_K2`."""
+TileSizes = Mapping[tuple[int, int], Loads]
+"""Maps (DKQ, ncols) to a step's KV rows, and to `nbatch_K`."""
 
 _FUNCTION = re.compile(r"get_config(?:_nvidia)?_(\w+)\s*\([^)]*\)\s*\{(.*?)^\}", re.DOTALL | re.MULTILINE)
-_CASE = re.compile(r"CONFIG_CASE\(([\w\s,]+)\)")
+_DEAD = re.compile(r"^[ \t]*#[ \t]*if 0\b.*?^[ \t]*#[ \t]*(else|endif)\b", re.DOTALL | re.MULTILINE)
+_CASE = re.compile(r"CONFIG_CASE\(((?:[^()]|\([^()]*\))*)\)")
+_PRODUCT = re.compile(r"\d+(?:\s*\*\s*\d+)*")
 _NARROW = re.compile(r"template<> struct mma_tile_sizes<\s*(\d+)\s*,\s*(\d+)\s*>")
 _F32_SUMS = re.compile(
     r"^#elif defined\(AMD_MFMA_AVAILABLE\)\s+template<[^{]*struct mma_tile_sizes \{[^}]*T_C_VKQ = tile<[\d, ]*float",
@@ -56,11 +62,16 @@ class Constants:
         return own if arch >= AMD or sizes in self.mma[own] else "ampere"
 
     def mma_of(self, sizes: tuple[int, int, int], arch: int) -> tuple[int, int] | None:
-        """The `nbatch_fa` and 2 * `nbatch_K2` of fattn-mma-f16 for (DKQ, DV, ncols); None for unsupported sizes."""
+        """The `nbatch_fa` and 2 * `nbatch_K2` of fattn-mma-f16 for (DKQ, DV, ncols); None if unsupported or unknown."""
         return self.mma[self.mma_configuration(sizes, arch)].get(sizes)
 
+    def with_mma(self, sizes: tuple[int, int, int], arch: int, loads: Loads) -> "Constants":
+        """A copy in which fattn-mma-f16 has this `nbatch_fa` and 2 * `nbatch_K2` for (DKQ, DV, ncols)."""
+        name = self.mma_configuration(sizes, arch)
+        return replace(self, mma={**self.mma, name: {**self.mma[name], sizes: loads}})
+
     def tile_of(self, sizes: tuple[int, int, int], arch: int) -> tuple[int, int] | None:
-        """The `nbatch_fa` and `nbatch_K` of fattn-tile for (DKQ, DV, ncols); None for unsupported sizes."""
+        """The `nbatch_fa` and `nbatch_K` of fattn-tile for (DKQ, DV, ncols); None if unsupported or unknown."""
         DKQ, _, ncols = sizes
         return self.tile[tile_configuration(arch)].get((DKQ, ncols))
 
@@ -77,23 +88,39 @@ def known_constants(tree: Tree | None) -> Constants | None:
 def constants_of(tree: Tree) -> Constants:
     """Read the constants from a source's files."""
     texts = {name: (tree.root / CUDA / f"fattn-{name}.cuh").read_text() for name in ("mma-f16", "tile", "common")}
-    mma = {
-        name: {(DKQ, DV, ncols): (rows, 2 * K2) for DKQ, DV, ncols, _, _, rows, K2, *_ in cases}
-        for name, cases in configurations(texts["mma-f16"]).items()
-    }
-    tile = {
-        name: {(DKQ, ncols): (rows, K) for DKQ, _, ncols, _, _, rows, K in cases}
-        for name, cases in configurations(texts["tile"]).items()
-    }
+    mma = _tables(texts["mma-f16"], ("ampere", "turing", "volta"), ("rdna", "cdna"))
+    tile = _tables(texts["tile"], ("fp16", "fp32"), ("amd", "amd_rdna"))
     return Constants(
         max_offset=float(np.float32(max_offset(texts["common"]))),
-        mma={name: mma[name] for name in ("ampere", "turing", "volta")}
-        | {name: mma.get(name, {}) for name in ("rdna", "cdna")},
+        mma={name: {at: row and (row[0], 2 * row[1]) for at, row in table.items()} for name, table in mma.items()},
         narrow=frozenset((int(DKQ), int(ncols)) for DKQ, ncols in _NARROW.findall(texts["mma-f16"])),
         cdna_in_f32=bool(_F32_SUMS.search(texts["mma-f16"])),
-        tile={name: tile[name] for name in ("fp16", "fp32")}
-        | {name: tile.get(name, {}) for name in ("amd", "amd_rdna")},
+        tile={name: {(DKQ, n): row for (DKQ, _, n), row in table.items()} for name, table in tile.items()},
     )
+
+
+def _tables(text: str, always: Sequence[str], often: Sequence[str]) -> dict[str, dict[tuple[int, int, int], Loads]]:
+    """`nbatch_fa` and `nbatch_K2` or `nbatch_K` for (DKQ, DV, ncols) in the known configuration functions.
+
+    Every source has the functions `always`; KeyError without one. As in C++, the first row of a size counts. A new
+    function, such as rdna4, may replace the rows of the function with whose name it begins (or else of any function),
+    so differing rows are unknown. All rows of a function with conditions are unknown.
+    """
+    tables: dict[str, dict[tuple[int, int, int], Loads]] = {}
+    unclear = {name for name, body in _bodies(text).items() if re.search(r"\b(?:if|switch)|\?", body)}
+    for name, rows in configurations(text).items():
+        tables[name] = {}
+        for DKQ, DV, ncols, _, _, nbatch_fa, K, *_ in rows:
+            tables[name].setdefault((DKQ, DV, ncols), (nbatch_fa, K) if min(nbatch_fa, K) > 0 else None)
+            unclear |= {name} if min(DKQ, DV, ncols) < 0 else set()
+    sizes = {one for table in tables.values() for one in table}
+    tables |= {name: dict.fromkeys(sizes) for name in unclear}
+    known = {name: tables[name] for name in always} | {name: tables.get(name, {}) for name in often}
+    for own in sorted(tables.keys() - known.keys()):
+        near = max((name for name in known if own.startswith(name)), key=len, default="")
+        for table in (known[near],) if near else known.values():
+            table |= {one: None for one, row in tables[own].items() if table.get(one) != row or not row}
+    return known
 
 
 def vec_adds_in_f16(tree: Tree, arch: int) -> bool:
@@ -108,14 +135,24 @@ def max_offset(header: str) -> float:
 
 
 def configurations(text: str) -> dict[str, list[tuple[int, ...]]]:
-    """The CONFIG_CASE arguments in each configuration function, by the suffix of its name."""
+    """The CONFIG_CASE arguments in each configuration function, by the suffix of its name; -1 if unreadable."""
     return {
-        name: [
-            tuple(int({"true": "1", "false": "0"}.get(word, word)) for word in re.findall(r"\w+", case))
-            for case in rows
-        ]
-        for name, rows in ((name, _CASE.findall(body)) for name, body in _FUNCTION.findall(text))
+        name: [tuple(map(_number, case.split(","))) for case in _CASE.findall(body)]
+        for name, body in _bodies(text).items()
     }
+
+
+def _bodies(text: str) -> dict[str, str]:
+    """The code of each configuration function, by the suffix of its name, without comments and `#if 0`."""
+    return dict(_FUNCTION.findall(_DEAD.sub("#\\1", COMMENT.sub(" ", text))))
+
+
+def _number(text: str) -> int:
+    """The value of a CONFIG_CASE argument; -1 if it is neither a number nor a product."""
+    word = text.strip()
+    if _PRODUCT.fullmatch(word):
+        return math.prod(map(int, word.split("*")))
+    return {"true": 1, "false": 0}.get(word, -1)
 
 
 @functools.cache
@@ -125,8 +162,8 @@ def default_constants() -> Constants:
     constants.csv has a step's KV rows and the K elements loaded per row, by head sizes and ncols.
     """
     text = (files(__package__) / "constants.csv").read_text(encoding="utf-8")
-    mma: dict[str, dict[tuple[int, int, int], tuple[int, int]]] = {}
-    tile: dict[str, dict[tuple[int, int], tuple[int, int]]] = {}
+    mma: dict[str, dict[tuple[int, int, int], Loads]] = {}
+    tile: dict[str, dict[tuple[int, int], Loads]] = {}
     for row in csv.DictReader(text.splitlines()):
         family, configuration, DKQ, DV = (row.pop(name) for name in ("family", "configuration", "DKQ", "DV"))
         for ncols, (nbatch_fa, K) in ((int(name), map(int, cell.split())) for name, cell in row.items() if cell):

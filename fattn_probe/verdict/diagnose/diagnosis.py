@@ -143,6 +143,7 @@ class Evidence:
             self._others(row) if heads is None else (),
             float(self.deviation.unit[row]),
             0.0 if geometry is None else geometry.kernel.max_offset,
+            geometry is not None and geometry.kernel.scanned,
         )
 
     def _others(self, row: RowIndex) -> list[Named]:

@@ -67,6 +67,7 @@ def ends(wrong: WrongRow) -> Iterator[Moves]:
         return Cause("", words, f"rows {span(first, last)}{steps}")
 
     last, first = "the last KV rows are left out", "the first KV rows are left out"
+    last += ": KV_max may be too small" if wrong.scanned else ""
     pulls, weights = (total[-1] - total)[:-1], (weight[-1] - weight)[:-1]
     yield _left_out(pulls, weights, lambda at: cause(last, int(seen[at + 1]), len(row.p) - 1))
     yield _left_out(total[:-1], weight[:-1], lambda at: cause(first, 0, int(seen[at])))
@@ -187,9 +188,9 @@ def one_share(wrong: WrongRow) -> Iterator[Moves]:
 
 
 def seams(wrong: WrongRow) -> Iterator[Moves]:
-    """KV rows next to the seams between shares have wrong weights."""
+    """KV rows next to the seams between shares have wrong weights; blocks that take turns have no seams."""
     shares, steps, row = wrong.shares, wrong.steps, wrong.row
-    if len(shares) < 2:
+    if len(shares) < 2 or any(work.kb0_step > 1 for _, work, _ in shares):
         return
     own = [work.steps for _, work, _ in shares]
     ends = [some[-1] for some in own[:-1]]

@@ -216,6 +216,7 @@ class WrongRow:
     `step` is the number of KV rows in a KV step, 0 if unknown; `parts` is the work of the CUDA blocks that share the
     row's tile; `others` are the answers of other rows, which may have been written to this row. `unit` is the predicted
     error of an element; the kernel adds `max_offset` to the maximum of the logits; `wrong` marks the wrong columns.
+    `scanned`: an earlier kernel has computed KV_max, the end of the visible KV rows.
     """
 
     row: AttentionRow
@@ -228,6 +229,7 @@ class WrongRow:
     others: Sequence[Named] = ()
     unit: float = 0.0
     max_offset: float = 0.0
+    scanned: bool = False
 
     @property
     def error(self) -> F64:

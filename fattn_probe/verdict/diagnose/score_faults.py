@@ -230,10 +230,11 @@ def masked_step(wrong: WrongRow) -> Iterator[Cause]:
         hidden = np.isneginf(wrong.row.mask)
         steps = np.logical_and.reduceat(hidden, np.arange(0, len(hidden), wrong.step))
         first = [work.steps for _, work, _ in wrong.shares if steps[work.kb0_start]]
+        words = "a block's first KV step is fully masked, or KV_max hides all of its steps" if wrong.scanned else ""
         if first:
-            yield Cause("", "", "")
+            yield Cause("", words, "")
         if any(not steps[own].all() for own in first):
-            yield Cause("", "", "followed by a visible step")
+            yield Cause("", words, "followed by a visible step")
 
 
 def overflows(wrong: WrongRow) -> Iterator[Cause]:

@@ -18,7 +18,7 @@ from fattn_probe.cases.op import Op
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.launch.architecture import AMD, arch_number
 from fattn_probe.llama.launch.constants import Constants, known_constants, vec_adds_in_f16
-from fattn_probe.llama.launch.families import VEC
+from fattn_probe.llama.launch.families import BY_KERNEL, VEC
 from fattn_probe.llama.launch.geometry import Geometry, division_origin, geometry_of
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.machine.run.base import base_of
@@ -260,6 +260,8 @@ def expect(subject: JudgedCase, capture: Capture, rows: I64 | None = None) -> Ex
     kernel = None if subject.geometry is None else subject.geometry.kernel
     if not capture.launches:
         return Expected(missing=f"ggml's CPU backend has no error model: {DECIDES}")
+    if kernel is None and any(launch.kernel in BY_KERNEL for launch in capture.launches):
+        return Expected(missing=f"this kernel's configuration is not known from the source: {DECIDES}")
     if kernel is not None and kernel.family is VEC and tree is not None and vec_adds_in_f16(tree, arch):
         found = Expected(missing=f"{VEC.kernel} of this source adds V in f16, which no error model covers: {DECIDES}")
     else:

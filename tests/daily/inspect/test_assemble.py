@@ -2,9 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 
-from fattn_probe.daily.inspect.assemble import choice_of, op_params_of, variables_of
+from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.daily.inspect.assemble import choice_of, mask_ends_of, op_params_of, variables_of
+from tests.made import CAUSAL, case_of, shape
 
 KERNEL = "flash_attn_ext_f16<64, 64, 8, 8, false, false, false>"
 
@@ -48,3 +51,13 @@ def test_an_array_that_cannot_be_read_is_refused():
     assert op_params_of("{1040187392, 0, 0, 10, 0 <repeats 12 times>}")["scale"] == 0.125
     with pytest.raises(ValueError, match="not an array as gdb prints it: <error"):
         op_params_of("<error: Cannot access memory at address 0x8>")
+
+
+def test_the_end_of_what_a_query_sees_is_read_from_the_mask():
+    case = case_of(shape(64, 4, 1, 3, 32, CAUSAL))
+    inputs, view = make_inputs(case), case.op.operands["mask"]
+    memory = inputs[view.root].copy()
+    rows = memory[view.offset : view.offset + 3 * view.nb[1]].view(np.float16).reshape(3, -1)
+    rows[...] = -np.inf
+    rows[0, 4], rows[2, :8] = -1, 0
+    assert mask_ends_of(case.op, inputs | {view.root: memory}) == ((5, 0, 8),)

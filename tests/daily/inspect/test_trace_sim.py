@@ -14,6 +14,7 @@ from fattn_probe.cases.scenario.schema import TracePlace
 from fattn_probe.daily.inspect.facts import Facts
 from fattn_probe.daily.inspect.trace.show import place_of
 from fattn_probe.daily.inspect.trace.tracer import Tracer
+from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.source.faults import corpus
 from fattn_probe.machine.run.outcome import Ran
 from fattn_probe.verdict.judge.cases import judge_case
@@ -68,6 +69,16 @@ def test_gqa_step_by_step(gqa):
     assert tile.steps[0].kv_rows.tolist() == list(range(128, 192))
     assert tile.steps[0].KQ[tile.exists].std() > 0.1
     assert trace.places["logits"].startswith("fattn-mma-f16.cuh:")
+
+
+@pytest.mark.parametrize("loads", [None, (128, 64)])
+def test_the_steps_of_the_model_are_those_that_the_host_launched_whatever_was_read_from_the_source(
+    loads, gqa, monkeypatch
+):
+    read = default_constants().with_mma((64, 64, 64), 90, loads)
+    monkeypatch.setattr("fattn_probe.daily.inspect.trace.tracer.known_constants", lambda tree: read)
+    (rows, geometry), missing = gqa.model()
+    assert (rows.kernel.nbatch_fa, geometry.grid.iter_k, missing) == (64, 4, "")
 
 
 @pytest.mark.night

@@ -371,6 +371,20 @@ def test_a_slope_that_is_wrong_in_the_shares_of_some_blocks(writes):
     assert (first.kind, first.words) == ("alibi", f"the slope of ALiBi is wrong in the shares of {whose}")
 
 
+@pytest.mark.parametrize("scanned", [False, True])
+def test_blocks_that_take_turns_have_no_seams_and_a_scan_of_the_mask_may_leave_out_the_last_rows(scanned):
+    case, parts = case_of(SHARED), {turn: TileWork(0, 0, 0, 0, turn, 4, 2) for turn in range(2)}
+
+    def words(lost, **parts):
+        late = wrong_row(case, (0, 3, 1), lambda row: row.output(np.where(lost, -np.inf, row.logits)), step=16, **parts)
+        return {one.cause.words for one in candidates_of(replace(late, scanned=scanned))}
+
+    second = (np.arange(64) >= 16) & (np.arange(64) < 32)  # this step begins the share of the second block
+    assert not any("seam" in said for said in words(second, parts=parts))
+    assert any("seam" in said for said in words(second, parts=divided(1, 4)))
+    assert f"the last KV rows are left out{': KV_max may be too small' * scanned}" in words(np.arange(64) >= 31)
+
+
 def test_blocks_end_as_if_at_the_last_kv_step_and_those_without_one_have_no_share():
     case = case_of(SHARED.replace("n_kv: 64", "n_kv: 60"))
     lost = np.isin(np.arange(60), range(28, 32))  # the last step has 12 of 16 rows

@@ -129,6 +129,14 @@ def test_a_source_without_configurations_has_no_model_and_an_unknown_division(su
     assert judgement(subject(target=GPU)).division is None
 
 
+def test_a_kernel_with_an_unknown_configuration_is_judged_by_the_tolerance(subject):
+    row = judgement(
+        replace(subject(), constants=default_constants().with_mma((64, 64, 32), 90, None)).launched([LAUNCH])
+    )
+    assert (row.status, row.verdict.design) == (Status.PASS, None)
+    assert row.missing == "this kernel's configuration is not known from the source: the scenario's tolerance decides"
+
+
 @pytest.mark.parametrize(
     ("sanitize", "provenance", "is_made"),
     [((), RELEASE, True), (("thread",), RELEASE, False), ((), RELEASE | {"flavour": "debug"}, False)],

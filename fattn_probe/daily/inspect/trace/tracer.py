@@ -133,6 +133,11 @@ class Tracer:
             return None, "values after the last KV step are read only on simulated GPUs"
         session = self.inspector.session
         arch, constants = arch_number(arch_of(self.target)), known_constants(session.options.tree)
+        choice = self.facts.choice
+        if constants is not None and choice is not None and choice.config.keys() >= {"nbatch_fa", "nbatch_K2"}:
+            DKQ, DV, ncols1, ncols2 = (int(choice.template[name]) for name in MMA_F16.case_parameters)
+            loads = int(choice.config["nbatch_fa"]), 2 * int(choice.config["nbatch_K2"])  # as the host launches it
+            constants = constants.with_mma((DKQ, DV, ncols1 * ncols2), arch, loads)
         launches = launches or dry_launches(session, self.case, self.target)
         geometry = None if constants is None else geometry_of(self.case.op, launches, arch, constants)
         if geometry is None or constants is None:

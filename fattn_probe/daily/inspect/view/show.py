@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -217,7 +217,8 @@ def verdict(coverage: Coverage) -> RenderableType:
 def facts_json(facts: Facts, reasons: Sequence[str] = ()) -> dict[str, Any]:
     """The JSON document of an inspection; docs/guide/inspect.md lists its keys."""
     coverage = check(facts)
-    document: dict[str, Any] = asdict(facts)
+    document: dict[str, Any] = asdict(replace(facts, mask_ends=()))
+    del document["mask_ends"]
     for launch, entry in zip(facts.kernels, document["kernels"], strict=True):
         entry["origin"] = str(launch.origin)
     if facts.choice is not None:
