@@ -161,7 +161,9 @@ def with_orders(result: Result, orders: Orders, number: int) -> Result:
     checks = (*result.checks, Check("order", False, True, said))
     if result.status != "pass":
         return replace(result, checks=checks)
-    return replace(result, status="fail", reason=f"{said}; apart from that, {result.reason}", failure=said, checks=checks)
+    return replace(
+        result, status="fail", reason=f"{said}; apart from that, {result.reason}", failure=said, checks=checks
+    )
 
 
 @dataclass
