@@ -194,11 +194,10 @@ def repeating(outcome: Outcome, build: BuildFlags, where: Where) -> list[str] | 
     ran, checks = outcome.run.identity.fingerprint, outcome.run.settings.checks
     if ran is None or checks is None or checks.order:
         return None
-    new = {change.case for change in outcome.alarms} if outcome.baseline else set(outcome.results)
     failed = [result for result in outcome.results.values() if result.status == "fail" and not result.known]
     for result in failed:
         file = cases_like(Path(result.name)).get(result.name)
-        if result.name not in new or file is None or one_case(file, "").digest != result.digest:
+        if result.name not in outcome.failing or file is None or one_case(file, "").digest != result.digest:
             continue  # such as upstream's own case, or a case in the user's own suite
         if result.reason.startswith((PASSES_ALONE, FAILED_ONCE)):
             continue  # it depends on all earlier cases of its process
