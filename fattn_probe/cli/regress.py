@@ -141,6 +141,7 @@ def regress(
         open_history(history_file) as history,
         Activity(NOTES, words=f"finding the cases of {suite_file.stem} and their kernels") as activity,
     ):
+        activity.begin()
         session, standing = setup.session_of(replace(options, beside_base=base is None), activity), Standing()
         targets = frozenset(str(target) for _, target in pairs)
         source = [options.tree.spec if options.tree else "", *(patch.name for patch in options.patches)]

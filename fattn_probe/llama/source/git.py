@@ -21,6 +21,7 @@ KEPT_SETTINGS = re.compile(r"http\..+|credential\..+|core\.askpass|safe\.directo
 """The user's connection settings: proxies, certificates, credentials."""
 KEPT_VARIABLES = ("GIT_ASKPASS", "GIT_EXEC_PATH", "GIT_HTTP_", "GIT_PROXY_SSL_", "GIT_SSL_", "GIT_TRACE")
 OWN_SETTINGS = {"core.hookspath": os.devnull, "core.attributesfile": os.devnull}
+UNCOMMITTED = " with uncommitted changes"
 Environment = dict[str, str | None]
 
 
@@ -139,7 +140,7 @@ def revision_of(root: Path) -> str:
     if not (root / ".git").exists() or shutil.which("git") is None:
         return ""
     found = git(root, "describe", "--tags", "--always", "--dirty", "--abbrev=12") or ""
-    return found.replace("-dirty", " with uncommitted changes")
+    return found.replace("-dirty", UNCOMMITTED)
 
 
 def merge_base(root: Path, ref: str, head: str = "HEAD") -> str:
