@@ -57,6 +57,11 @@ class Activity:
             self._ended.set()
             self._clear()
 
+    def begin(self) -> None:
+        """Print the line at once if stderr is not a terminal, for a command that takes minutes."""
+        if not self.console.is_terminal:
+            self.console.print(self.words, soft_wrap=True)
+
     def step(self, words: str) -> None:
         """Set the current step; an empty string hides the line."""
         with self._lock:

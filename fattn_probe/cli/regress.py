@@ -141,6 +141,7 @@ def regress(
         open_history(history_file) as history,
         Activity(NOTES, words=f"finding the cases of {suite_file.stem} and their kernels") as activity,
     ):
+        activity.begin()
         session, standing = setup.session_of(replace(options, beside_base=base is None), activity), Standing()
         targets = frozenset(str(target) for _, target in pairs)
         source = [options.tree.spec if options.tree else "", *(patch.name for patch in options.patches)]
@@ -196,11 +197,10 @@ def repeating(outcome: Outcome, build: BuildFlags, where: Where) -> list[str] | 
     ran, checks = outcome.run.identity.fingerprint, outcome.run.settings.checks
     if ran is None or checks is None or checks.order:
         return None
-    new = {change.case for change in outcome.alarms} if outcome.baseline else set(outcome.results)
     failed = [result for result in outcome.results.values() if result.status == "fail" and not result.known]
     for result in failed:
         file = cases_like(Path(result.name)).get(result.name)
-        if result.name not in new or file is None or one_case(file, "").digest != result.digest:
+        if result.name not in outcome.failing or file is None or one_case(file, "").digest != result.digest:
             continue  # such as upstream's own case, or a case in the user's own suite
         if result.reason.startswith((PASSES_ALONE, FAILED_ONCE)):
             continue  # it depends on all earlier cases of its process

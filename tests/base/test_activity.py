@@ -66,6 +66,12 @@ def test_time_left_counts_what_this_run_did_and_a_second_target_starts_anew():
     assert shown.line.startswith("1 of 2 cases, 1 pass, 0:00")
 
 
+def test_a_long_command_says_at_once_in_a_pipe_what_it_begins_with():
+    for terminal, said in ((True, ""), (False, "finding the cases\n")):
+        Activity(notes := console(terminal=terminal), words="finding the cases").begin()
+        assert notes.file.getvalue() == said
+
+
 def test_a_pipe_gets_a_line_a_minute_but_not_while_another_line_is_shown(monkeypatch):
     monkeypatch.setattr(activity, "MINUTE", 0.05)
     notes = console(terminal=False)

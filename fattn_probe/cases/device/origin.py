@@ -29,8 +29,7 @@ class Method(StrEnum):
 SPELLING = re.compile(rf"(?P<method>{'|'.join(Method)})(?: b(?P<build>\d+))?")
 EXPLAINED = {
     Method.MEASURED: "",
-    Method.ESTIMATED: "the figures come from another compiler (Debian's clang 19 for AMD GPUs, an older ptxas for "
-    "sm_61 and sm_70)",
+    Method.ESTIMATED: "the figures come from another version of the GPU's compiler",
     Method.ASSUMED: "without the compiler's figures, the most registers that __launch_bounds__ allows are assumed, and "
     "no static shared memory",
     Method.UNKNOWN: "the launch record does not say where its figures are from",

@@ -192,6 +192,11 @@ class Result:
         return f"{self.reason}; cause: {self.diagnosis}"
 
     @property
+    def only_another_kernel(self) -> bool:
+        """Whether the case fails only because its kernel is not that of the release; its output is correct."""
+        return self.status == "fail" and {check.name for check in self.checks if check.fails} == {"kernels"}
+
+    @property
     def place(self) -> str:
         """` in KERNEL, block, thread, FILE:LINE` where a kernel was stopped; empty if it was not."""
         return f" in {self.finding.place}" if self.finding and self.finding.place else ""

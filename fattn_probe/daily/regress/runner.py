@@ -67,6 +67,11 @@ class Outcome:
         return [change for change in self.changes if change.alarm]
 
     @property
+    def failing(self) -> set[str]:
+        """The cases whose failure counts: all that fail, or those that the baseline does not have."""
+        return {change.case for change in self.alarms} if self.baseline else set(self.results)
+
+    @property
     def lost(self) -> float:
         """The share of cases lost by accident: neither skipped after the first failure, nor refused by a compiler."""
         first = self.stopped == "at the first failure"

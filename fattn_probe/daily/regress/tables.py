@@ -32,6 +32,9 @@ def render(outcomes: Sequence[Outcome]) -> RenderableType:
     if new:
         on = "" if len(new) == len(ran) else f" on {', '.join(new)}"
         parts.append(Text(f"no baseline yet{on}: --accept WHY makes a run the baseline", "yellow"))
+    if any(outcome.failing & other_kernels(outcome) for outcome in ran):
+        said = "if another kernel is intended (its output is correct), --accept WHY makes the run the baseline"
+        parts.append(Text(said, "yellow"))
     return Group(*parts)
 
 
@@ -161,7 +164,9 @@ def markdown(outcomes: Sequence[Outcome], said: str = "") -> str:
         verdict = _said(outcome)
         if outcome.baseline is None:
             accepted = "the first baseline" if outcome.accepted else "no baseline yet"
-            verdict = f"{outcome.counts['fail'] or 'nothing'} wrong{_known(outcome)}, {accepted}"
+            others = len(other_kernels(outcome))
+            verdict = f"{outcome.counts['fail'] - others or 'nothing'} wrong{_known(outcome)}, {accepted}"
+            verdict += f"; {others} with another kernel" if others else ""
         verdict += f"; {gone} without a verdict" if gone else ""
         verdict += f"; {said}" if (said := taken_over(outcome)) else ""
         cells = (outcome.run.place, f"`{identity.tree}`", f"**{verdict}**", _counted(outcome.counts))
@@ -176,7 +181,7 @@ def markdown(outcomes: Sequence[Outcome], said: str = "") -> str:
             for change in found
         ]
         rows += [
-            (result.name, "known failure" if outcome.baseline else "wrong", result.explained + result.place)
+            (result.name, _failure(result, outcome), result.explained + result.place)
             for result in failed
             if not result.known
         ]
@@ -193,10 +198,20 @@ def markdown(outcomes: Sequence[Outcome], said: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
+def _failure(result: Result, outcome: Outcome) -> str:
+    """The kind of a failure that is not a change."""
+    return "known failure" if outcome.baseline else "another kernel" if result.only_another_kernel else "wrong"
+
+
+def other_kernels(outcome: Outcome) -> set[str]:
+    """The cases that fail only because their kernel is not that of the release."""
+    return {name for name, result in outcome.results.items() if result.only_another_kernel}
+
+
 def _known(outcome: Outcome) -> str:
     """The number of known defects among the failures, in brackets; empty if there is none."""
-    number = known(outcome)
-    return f" ({'all' if number == outcome.counts['fail'] else number} known defects)" if number else ""
+    number, wrong = known(outcome), outcome.counts["fail"] - len(other_kernels(outcome))
+    return f" ({'all' if number == wrong else number} known defects)" if number else ""
 
 
 def known(outcome: Outcome) -> int:
@@ -296,8 +311,11 @@ def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
     if wrong:
         said = []
         for item in wrong:
-            cases = "1 case is" if item.counts["fail"] == 1 else f"{item.counts['fail']} cases are"
-            said.append(f"{item.run.place}: {cases} wrong{_known(item)}; no baseline yet")
+            others = len(other_kernels(item))
+            number = item.counts["fail"] - others
+            cases = [f"{'1 case is' if number == 1 else f'{number} cases are'} wrong{_known(item)}"] * bool(number)
+            cases += [f"{number_of(others, 'case')} with a correct output of another kernel"] * bool(others)
+            said.append(f"{item.run.place}: {', '.join(cases)}; no baseline yet")
         raise ComparisonError("\n".join(said))
     for outcome in outcomes:
         gone = [result for result in outcome.results.values() if result.uncompiled]

@@ -30,6 +30,7 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.ops.parse import OP
 from fattn_probe.daily.reproduce.found import Found, find
 from fattn_probe.daily.reproduce.ways import ADDED, Chooser, Chosen, Wanted, pattern_of
+from fattn_probe.llama.source.git import UNCOMMITTED, git
 from fattn_probe.machine.run.capture import inputs_of
 from fattn_probe.machine.run.session import Session
 from fattn_probe.verdict.judge.checks import Checks, is_huge
@@ -37,6 +38,8 @@ from fattn_probe.verdict.measure.limits import By, Limits
 
 PROGRAM = "reproduce.cpp"
 INPUTS = "inputs.gguf"
+EDITS = "edits.patch"
+"""The uncommitted changes of the checkout that ran."""
 TEMPLATE = Path(__file__).with_name(PROGRAM)
 SETTERS = "    // SETTERS\n"
 HEADER = Path("ggml/include/ggml.h")
@@ -116,8 +119,11 @@ OTHER_DEVICE: dict[By, str] = {
 }
 
 
-def readme(case: Case, found: Found, chosen: Chosen, probe: str) -> str:
-    """The README, in Markdown; `probe` is the fattn-probe command that shows the same failure, or empty."""
+def readme(case: Case, found: Found, chosen: Chosen, probe: str, edits: str = "") -> str:
+    """The README, in Markdown; `probe` is the fattn-probe command that shows the same failure, or empty.
+
+    `edits` is the name of the file with the source's uncommitted changes, empty without any.
+    """
     judgement = found.judgement
     diagnosis = None if judgement is None else judgement.diagnosis
     arch = found.provenance.get("arch", "")
@@ -141,6 +147,7 @@ def readme(case: Case, found: Found, chosen: Chosen, probe: str) -> str:
         if chosen.way == "file"
         else f"{TEST.format(device=device)} -p {shlex.quote(pattern_of(chosen.case))}",
         "patch": ADDED,
+        "edits": edits,
         "program": PROGRAM,
         "inputs": INPUTS,
         "on_cpu": found.provenance.get("device") == "cpu",
@@ -186,6 +193,7 @@ def params(case: Case) -> str:
 
 
 README = "README.md"
+DIFF = ("diff", "--binary", "--no-color", "--no-ext-diff", "--relative", "HEAD")
 
 
 @dataclass(frozen=True)
@@ -249,7 +257,10 @@ def write(
         on = [] if request.target is None else ["--on", str(request.target)]
         # the arguments that judge the same case, if a file contains it
         probe = shlex.join(["fattn-probe", "compare", *what, *on]) if chosen.way == "file" or request.told[0] else ""
-        write_text(made / README, readme(case, found, chosen, probe))
+        edits = git(root, *DIFF) if found.provenance.get("revision", "").endswith(UNCOMMITTED) else None
+        if edits:
+            write_text(made / EDITS, f"{edits}\n")
+        write_text(made / README, readme(case, found, chosen, probe, EDITS if edits else ""))
     return tuple(sorted(path.name for path in out.iterdir()))
 
 

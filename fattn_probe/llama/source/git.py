@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.base.files import scratch, writing
@@ -21,6 +21,7 @@ KEPT_SETTINGS = re.compile(r"http\..+|credential\..+|core\.askpass|safe\.directo
 """The user's connection settings: proxies, certificates, credentials."""
 KEPT_VARIABLES = ("GIT_ASKPASS", "GIT_EXEC_PATH", "GIT_HTTP_", "GIT_PROXY_SSL_", "GIT_SSL_", "GIT_TRACE")
 OWN_SETTINGS = {"core.hookspath": os.devnull, "core.attributesfile": os.devnull}
+UNCOMMITTED = " with uncommitted changes"
 Environment = dict[str, str | None]
 
 
@@ -99,24 +100,26 @@ def archive_commit(spec: GitSpec, commit: str, folder: Path) -> Path:
     return archive
 
 
-def build_number_of_ref(ref: str) -> str:
-    """The build number if the ref is one of llama.cpp's release tags, otherwise `?`."""
-    match = RELEASE_TAG.fullmatch(ref)
-    return match[1] if match else "?"
+def build_number_of_commit(spec: GitSpec, commit: str) -> str:
+    """The build number of a release tag, or of a commit in a checkout on this machine; otherwise `?`."""
+    if match := RELEASE_TAG.fullmatch(spec.ref):
+        return match[1]
+    url = urlsplit(spec.url)
+    return build_number_of_folder(Path(unquote(url.path)), commit) if url.scheme == "file" else "?"
 
 
-def build_number_of_folder(root: Path) -> str:
+def build_number_of_folder(root: Path, commit: str = "HEAD") -> str:
     """The build number of a checkout: the number in its nearest `bNNNN` tag, plus the number of commits since.
 
     Without a tag, the number of commits if a listed release's commit is among them; otherwise `?` (a squashed fork).
     """
     if not (root / ".git").exists() or shutil.which("git") is None:
         return "?"
-    if found := git(root, "describe", "--tags", "--long", "--match=b[0-9]*", "--exclude=b*[!0-9]*"):
+    if found := git(root, "describe", "--tags", "--long", "--match=b[0-9]*", "--exclude=b*[!0-9]*", commit):
         tag, since, _ = found.split("-")
         return str(int(tag.removeprefix("b")) + int(since))
     complete = git(root, "rev-parse", "--is-shallow-repository") == "false"
-    commits = (git(root, "rev-list", "HEAD") or "").split() if complete else []
+    commits = (git(root, "rev-list", commit) or "").split() if complete else []
     listed = {release.commit for release in releases()}  # by their first 12 digits
     return str(len(commits)) if any(commit[:12] in listed for commit in commits) else "?"
 
@@ -137,7 +140,7 @@ def revision_of(root: Path) -> str:
     if not (root / ".git").exists() or shutil.which("git") is None:
         return ""
     found = git(root, "describe", "--tags", "--always", "--dirty", "--abbrev=12") or ""
-    return found.replace("-dirty", " with uncommitted changes")
+    return found.replace("-dirty", UNCOMMITTED)
 
 
 def merge_base(root: Path, ref: str, head: str = "HEAD") -> str:

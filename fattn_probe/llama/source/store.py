@@ -119,7 +119,9 @@ def resolve(spec: str, progress: "Progress | None" = None, *, models: bool = Fal
         case GitSpec() as repository:
             commit = git.find_commit(repository)
             name = f"git-{short(repository.url, 8)}-{commit}"
-            tree = cached(name, git.build_number_of_ref(repository.ref), partial(fetch_commit, repository, commit))
+            tree = cached(
+                name, git.build_number_of_commit(repository, commit), partial(fetch_commit, repository, commit)
+            )
         case FolderSpec(path):
             tree = in_place(spec, path)
     if models and not has_models(tree.root):
@@ -179,5 +181,5 @@ def fetch_commit(repository: GitSpec, commit: str, folder: Path) -> SourceEntry:
     unpack(archive, folder / TREE)
     archive.unlink()
     remove_tree(folder / "git")
-    spec, number = f"git+{repository.url}@{commit}", git.build_number_of_ref(repository.ref)
+    spec, number = f"git+{repository.url}@{commit}", git.build_number_of_commit(repository, commit)
     return SourceEntry(spec, number, repository.url, digest_tree(folder / TREE))

@@ -127,7 +127,10 @@ def render_run(done: Sequence[Done]) -> RenderableType:
 
 
 def render_plan(done: Sequence[Done]) -> RenderableType:
-    """A table of the launches on each device, with registers and blocks per SM or CU; uncertain figures are marked."""
+    """A table of the launches on each device, with registers and blocks per SM or CU; uncertain figures are marked.
+
+    An AMD GPU's registers per thread are VGPRs; on CDNA these include the AGPRs.
+    """
 
     def occupied(item: Done, place: int) -> tuple[str, ...]:
         taken = [(one.origin.marked(one.regs), one.origin.marked(one.max_blocks_per_sm)) for one in item.launches]
@@ -135,7 +138,8 @@ def render_plan(done: Sequence[Done]) -> RenderableType:
 
     origins = legend(launch.origin for item in done for launch in item.launches)
     unit = units_of(item.target.device for item in done)
-    table = launch_table(done, ("regs", f"blocks\nper {unit}"), occupied)
+    registers = "regs" if "SM" in unit else "VGPRs"
+    table = launch_table(done, (registers, f"blocks\nper {unit}"), occupied)
     return Group(table, *(Text(line, "dim") for line in origins), *remarks(done))
 
 

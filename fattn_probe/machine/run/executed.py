@@ -241,18 +241,18 @@ class ExecutedCode:
     def _is_told_apart(self) -> bool:
         """Whether kernels, their host functions and all other code are separate, as digests require.
 
-        If so, a kernel takes inline functions only from kernels linked before it, so its code does not change while the
-        build grows; and only the other code calls functions that launch kernels.
+        If so, a kernel takes inline functions only from the code that every run executes and from kernels linked before
+        it, so its code does not change while the build grows; and only other code calls functions that launch kernels.
         """
-        kernels, others, called = set[str](), set[str](), set[str]()
+        kernels, launching, called = set[str](), set[str](), set[str]()
         for _, path, code in self._objects:
             if is_added(path):
                 if code.at_load or BODY_PREFIX in path:
                     return False
                 targets = (target for section in code.sections.values() for target in section.targets)
                 called.update(target for target in targets if isinstance(target, str) and KERNEL_CASE.match(target))
-            (kernels if is_added(path) and LAUNCHES_PREFIX not in path else others).update(code.symbols)
-        return kernels.isdisjoint(others) and not called
+                (launching if LAUNCHES_PREFIX in path else kernels).update(code.symbols)
+        return kernels.isdisjoint(launching) and not called
 
     @cached_property
     def _host(self) -> str:
@@ -263,7 +263,8 @@ class ExecutedCode:
     def _followed(self, start: Iterable[tuple[int, int]], roots: Sequence[str]) -> Iterator[str]:
         """The digests of sections and of everything that they refer to, and the references between them.
 
-        Code that every run executes is not followed, nor are kernels and functions that launch them, except `roots`.
+        Code that every run executes is named, but not followed; kernels and functions that launch them are neither,
+        except `roots`.
         """
         places = list(dict.fromkeys(start))
         numbers = {place: number for number, place in enumerate(places)}
@@ -274,7 +275,10 @@ class ExecutedCode:
                 if isinstance(target, str) and is_boundary(target) and target not in roots:
                     continue
                 place = (number, target) if isinstance(target, int) else self._places[library].get(target)
-                if place is None or (place not in numbers and not is_added(self._objects[place[0]][1])):
+                if place is None:
+                    continue
+                if place not in numbers and not is_added(self._objects[place[0]][1]):
+                    yield f"{self._objects[place[0]][2].sections[place[1]].digest} "
                     continue
                 if place not in numbers:
                     numbers[place] = len(places)

@@ -129,7 +129,8 @@ def kernels(op: Op, cc: str, build_number: str, launches: Sequence[LaunchRecord]
     said = BETWEEN.join(dict.fromkeys(found))
     if said == expected:
         return Check(name, True, False, f"{said}, as recorded")
-    return Check(name, False, True, f"{said or 'no attention kernel'}, but b{build_number} launches {expected}")
+    reason = f"another kernel: {said or 'no attention kernel'}, but b{build_number} launches {expected}"
+    return Check(name, False, True, reason)
 
 
 PLACE = re.compile(r"(?:^| at )(?P<file>[^\s:]+):(?P<line>\d+)(?=:|$)", re.MULTILINE)

@@ -20,7 +20,7 @@ from fattn_probe.daily.regress.report import report
 from fattn_probe.daily.regress.runner import Outcome
 from fattn_probe.daily.regress.tables import as_json, markdown, not_checked, raise_if_regressed, render
 from fattn_probe.machine.run.outcome import Finding
-from fattn_probe.verdict.judge.bitwise import not_made
+from fattn_probe.verdict.judge.bitwise import Check, not_made
 from fattn_probe.verdict.judge.checks import Checks
 from fattn_probe.verdict.judge.known import defects
 from tests.daily.regress.made import SIM, night
@@ -316,6 +316,31 @@ def test_only_what_is_no_known_defect_fails_the_run():
     found = changes({"wrong": Result("wrong", "d", "pass")}, {"wrong": WRONG})
     with pytest.raises(RegressionError, match=r"^sim:h200: 1 regression \(1 new failure\)$"):
         raise_if_regressed([Outcome(RUN, {"wrong": WRONG}, RUN, found, 1)], 0.02)
+
+
+OTHER = Result("gqa", "d", "fail", "another kernel: mma, but b11549 launches tile; apart from that, as designed")
+OTHER = replace(OTHER, checks=(Check("kernels", False, True, "another kernel: mma, but b11549 launches tile"),))
+
+
+def test_a_correct_output_of_another_kernel_is_not_called_wrong_and_says_how_to_accept_it():
+    alone, hint = Outcome(RUN, {"gqa": OTHER}, None, (), 1), "if another kernel is intended (its output is correct)"
+    with pytest.raises(ComparisonError, match=r"^sim:h200: 1 case with a correct output of another kernel; no base"):
+        raise_if_regressed([alone], 0.02)
+    with pytest.raises(ComparisonError, match=r"^sim:h200: 1 case is wrong, 1 case with a correct output of another"):
+        raise_if_regressed([Outcome(RUN, {"gqa": OTHER, "wrong": WRONG}, None, (), 2)], 0.02)
+    assert hint in on_terminal(alone) and "fail gqa: another kernel: mma" in on_terminal(alone)
+    said = markdown([alone])
+    assert "**nothing wrong, no baseline yet; 1 with another kernel**" in said and "| gqa | another kernel |" in said
+    worse = Outcome(RUN, {"gqa": OTHER}, RUN, changes({"gqa": Result("gqa", "d", "pass")}, {"gqa": OTHER}), 1)
+    assert hint in on_terminal(worse)
+    with pytest.raises(RegressionError, match="1 new failure"):
+        raise_if_regressed([worse], 0.02)
+    accepted = Outcome(RUN, {"gqa": OTHER}, RUN, changes({"gqa": OTHER}, {"gqa": OTHER}), 1)
+    assert hint not in on_terminal(accepted)
+    raise_if_regressed([accepted], 0.02)
+    racy = replace(OTHER, checks=(*OTHER.checks, Check("deterministic", False, True, "not deterministic")))
+    with pytest.raises(ComparisonError, match="1 case is wrong; no baseline yet"):
+        raise_if_regressed([Outcome(RUN, {"gqa": racy}, None, (), 1)], 0.02)
 
 
 CAUSE = "KV step 0 is left out (KV rows 0 to 31)"

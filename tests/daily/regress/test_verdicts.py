@@ -4,6 +4,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -14,6 +15,8 @@ from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.results import LastAnswers, result_of
 from fattn_probe.daily.regress.verdicts import MOST, Verdicts
+from fattn_probe.llama.launch.architecture import AMD
+from fattn_probe.llama.launch.constants import default_constants
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.machine.run.capture import FiledInputs
@@ -156,7 +159,7 @@ def test_every_condition_of_a_run_and_of_the_judge_counts(cache, tree, monkeypat
         ("fattn_probe.machine.run.session.package_stamp", lambda: "another judge"),
         ("fattn_probe.daily.regress.verdicts.cpu_flags", lambda text: {"avx"}),
         ("fattn_probe.daily.regress.verdicts.versions", lambda: {"numpy": "1"}),
-        ("fattn_probe.daily.regress.verdicts.known_constants", lambda tree: "others"),
+        ("fattn_probe.daily.regress.verdicts.vec_adds_in_f16", lambda tree, arch: True),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(name, value)
@@ -164,6 +167,51 @@ def test_every_condition_of_a_run_and_of_the_judge_counts(cache, tree, monkeypat
     monkeypatch.setenv("FATTN_PROBE_X", "1")
     found.append(under())
     assert len(set(found)) == len(found)
+
+
+@pytest.mark.network
+def test_the_number_of_host_threads_does_not_count(cache, tree):
+    options = RunOptions(tree)
+    threads = [replace(options, simulation=replace(options.simulation, threads=number)) for number in (1, 2)]
+    one, two = (Verdicts.under(Session(each), H200, Checks()) for each in threads)
+    assert one == two and one.constants is not None and one.arch == 90
+
+
+@pytest.mark.parametrize(
+    ("kernel", "arch", "configuration", "sizes"),
+    [
+        ("flash_attn_ext_f16<64,64,8,8,false,false,false>", 90, "ampere", (64, 64, 64)),
+        ("flash_attn_ext_f16<64,64,8,8,false,false,false>", AMD + 0x942, "cdna", (64, 64, 64)),
+        ("flash_attn_tile<64,64,4,2,false>", AMD + 0x942, "amd", (64, 8)),
+        ("flash_attn_ext_vec<64,1,GGML_TYPE_F16,GGML_TYPE_F16,false>", 90, "", ()),
+    ],
+)
+def test_of_the_tables_of_a_source_only_the_row_of_the_kernel_counts(cache, kernel, arch, configuration, sizes):
+    """A changed row that the judge reads counts even if the code stays the same: the host alone may have it."""
+    known = default_constants()
+    result = replace(PASS, launches=LAUNCH.replace(PASS.kernels[0].spelling, kernel))
+    verdicts = Verdicts("these", None, known, arch)
+    verdicts.keep(ONE, code("a"), result)
+
+    def holds(**changes):
+        other = Verdicts("these", None, replace(known, **changes), arch)
+        taken, same = other.taken(ONE, code("a"), ["vec 64"]), other.of_output(ONE, result.output, result.launches)
+        assert (taken is None) == (same is None)
+        return taken is not None
+
+    both: dict[str, Any] = {"mma": known.mma, "tile": known.tile}
+    for family, tables in both.items():
+        for name, rows in tables.items():
+            for key in rows:
+                own = (name, key) == (configuration, sizes)
+                changed = {**tables, name: {**rows, key: (rows[key][0], 2 * rows[key][1])}}
+                assert holds(**{family: changed}) is not own
+                changed = {**tables, name: {**rows, key: (2 * rows[key][0], rows[key][1])}}
+                assert holds(**{family: changed}) is not own
+    assert holds() and not holds(max_offset=0.0)
+    assert Verdicts("these", None, None, arch).taken(ONE, code("a"), ["vec 64"]) is None
+    assert holds(narrow=frozenset({(64, 64)})) is (configuration != "ampere")
+    assert holds(cdna_in_f32=False) is (configuration != "cdna")
 
 
 @pytest.mark.network

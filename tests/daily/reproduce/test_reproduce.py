@@ -30,7 +30,14 @@ from fattn_probe.daily.ops.rounds import LIST
 from fattn_probe.daily.regress.history import open_history
 from fattn_probe.daily.regress.records import Identity, Result, StoredCase
 from fattn_probe.daily.reproduce import ways
-from fattn_probe.daily.reproduce.command import program_text, readme, setters_of, write_inputs
+from fattn_probe.daily.reproduce.command import (
+    ReproduceRequest,
+    program_text,
+    readme,
+    setters_of,
+    write,
+    write_inputs,
+)
 from fattn_probe.daily.reproduce.found import Found, is_uid, past_result
 from fattn_probe.daily.reproduce.ways import (
     Chooser,
@@ -45,6 +52,7 @@ from fattn_probe.daily.reproduce.ways import (
     words_of,
 )
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
+from fattn_probe.llama.source.git import revision_of
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.measure.expected import Expected
 from fattn_probe.verdict.measure.limits import Limits, choose_limits
@@ -52,6 +60,7 @@ from fattn_probe.verdict.measure.verdict import judge
 from fattn_probe.verdict.truth.reference.adapter import reference_of
 from tests import made
 from tests.as_user import fattn_probe
+from tests.llama.source.fake_index import FATTN, git, tagged
 from tests.made import H200, shape
 from tests.verdict.made import predicted
 
@@ -111,6 +120,27 @@ def test_the_readme_builds_for_the_vendor_of_the_gpu(arch, way, parts):
     found = Found(none, Limits("tolerance", none, 0.0), None, {"arch": arch, "device": "sim:x"})
     text = readme(case, found, Chosen(way, case="FLASH_ATTN_EXT(hsk=64)" if way == "line" else ""), "")
     assert [part for part in parts if part not in text] == []
+
+
+def test_uncommitted_changes_are_in_the_folder(tmp_path):
+    """Nobody else has them; the README says to apply them first."""
+    source = tagged(tmp_path / "source", "// tagged")
+    none = np.zeros(SHAPE)
+    line, patch = Chosen("line", case="FLASH_ATTN_EXT(hsk=64)"), Chosen("patch", case="FLASH_ATTN_EXT(hsk=64)")
+    for name, text, chosen in (("clean", "", line), ("edited", "// edited\n", line), ("patched", "// more\n", patch)):
+        (source / FATTN).write_text((source / FATTN).read_text() + text)
+        found = Found(none, Limits("tolerance", none, 0.0), None, {"arch": "90", "revision": revision_of(source)})
+        request = ReproduceRequest(case_of(""), tmp_path / name, None, H200, told=("",))
+        files = write(request, source, {}, found, chosen)
+        said = (request.out / "README.md").read_text()
+        assert ("edits.patch" in files) == ("`git apply edits.patch` in a clean" in said) == bool(text)
+        assert ("Then:" in said) == (chosen is patch)
+        if text:
+            git(source, "stash", "-q")
+            git(source, "apply", request.out / "edits.patch")
+            assert (source / FATTN).read_text().endswith(text)
+            git(source, "checkout", "-q", ".")
+            git(source, "stash", "pop", "-q")
 
 
 NEW_H = "bool ggml_prec_set_acc(\nvoid ggml_flash_attn_ext_set_prec(\nggml_flash_attn_ext_add_sinks( set_n_kv_max"

@@ -211,7 +211,13 @@ def test_a_patch_that_refuses_an_op_of_a_release_of_unknown_age_fails(tmp_path):
     ("cc", "build_number", "passes", "fails", "reason"),
     [
         ("9.0", "11549", True, False, ""),
-        ("6.1", "11549", False, True, "mma 64,64,8,8, but b11549 launches vec 64,GGML_TYPE_F16,GGML_TYPE_F16"),
+        (
+            "6.1",
+            "11549",
+            False,
+            True,
+            "another kernel: mma 64,64,8,8, but b11549 launches vec 64,GGML_TYPE_F16,GGML_TYPE_F16",
+        ),
         ("9.0", "11550", False, False, ""),
     ],
 )
