@@ -142,7 +142,7 @@ def test_lanes_of_an_older_gpu_must_be_at_one_instruction(pascal, kernel):
 
 
 STATIC = {
-    "static_80k": "too much shared data (0x14000 bytes, 0xc000 max): ptxas refuses to compile it",
+    "static_80k": "too much shared data (at least 0x14000 bytes, 0xc000 max): ptxas refuses to compile it",
     "static_and_dynamic": "40960 bytes of static and 8193 of dynamic shared memory are more than the 49152",
     "static_and_attribute": "40960 bytes of static shared memory and the 232448 dynamic ones",
 }
