@@ -166,6 +166,8 @@ def test_launches_are_refused_with_the_errors_of_a_gpu(limits, resources, name):
     done = limits.run(name, FATTN_PROBE_RESOURCES=str(resources))
     assert done.code == 0, done.stderr
     assert done.stdout.decode() == Path(__file__).with_name(f"limits_{name}.txt").read_text()
+    excess = "fattn-probe: refused: 232449 bytes of dynamic shared memory, where the GPU allows 232448\n"
+    assert (excess in done.stderr) == (name == "dynamic_shared")
 
 
 @pytest.mark.parametrize(("origin", "said"), [("0 0 0 # measured b7551\n", "measured b7551"), ("", "unknown")])
