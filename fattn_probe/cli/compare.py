@@ -10,7 +10,7 @@ from rich.console import Group
 
 from fattn_probe.base.activity import Activity
 from fattn_probe.base.console import NOTES, show
-from fattn_probe.base.errors import InputError
+from fattn_probe.base.errors import BuildError, InputError
 from fattn_probe.base.files import write_text
 from fattn_probe.cases import MOST_REPEATS
 from fattn_probe.cases.scenario.cases import RECORDED, cases_of
@@ -20,6 +20,7 @@ from fattn_probe.daily.regress.telling import Telling, telling
 from fattn_probe.machine.run.base import base_of
 from fattn_probe.machine.run.capture import inputs_of, read_capture
 from fattn_probe.machine.run.command import Work
+from fattn_probe.machine.run.prepare import prepare
 from fattn_probe.machine.run.session import RunOptions, Session
 from fattn_probe.verdict.diagnose.difference import compare_captures
 from fattn_probe.verdict.judge.cases import judge_cases
@@ -124,9 +125,15 @@ def compare(
     told = telling(options, base) if base else None
     parts = [(options, checks, work)] if work else list(telling_parts(told, options, checks, where))
     rows, besides, sessions = list[Judgement](), list[BesideBase](), list[tuple[Session, Work]]()
+    uncompiled = list[str]()
     with Activity(NOTES, sum(setup.number_of(some) for _, _, some in parts)) as activity:
         for own, judged_by, some in parts:
-            session, first = setup.prepared_session(own, some, activity), len(rows)
+            session, first = setup.session_of(own, activity), len(rows)
+            activity.step("finding the kernels that the cases need")
+            for name, error in prepare(session, some, partly=True).items():
+                some = [(case, [on for on in targets if str(on) != name]) for case, targets in some]
+                activity.note(error, "red")
+                uncompiled.append(name)
             sessions.append((session, some))
             for row in judge_cases(session, some, judged_by, activity.step):
                 activity.count(row.status)
@@ -144,6 +151,8 @@ def compare(
     lines = [*(beside.lines() if beside else ()), *(told.lines(rows) if told else ())]
     show(document, lambda: Group(verdicts.render(rows, maps), *lines), as_json)
     raise_if_failed(rows)
+    if uncompiled:
+        raise BuildError(f"the source does not compile for {', '.join(uncompiled)}, so nothing was judged there")
 
 
 def write_failing(path: Path, rows: Sequence[Judgement], sessions: Sequence[tuple[Session, Work]]) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from fattn_probe.base.activity import Activity
 from fattn_probe.base.console import NOTES, OUT, show
-from fattn_probe.base.errors import ComparisonError, InputError
+from fattn_probe.base.errors import ComparisonError, InputError, LostError
 from fattn_probe.cases.device import Target
 from fattn_probe.cli import flags, setup
 from fattn_probe.cli.setup import Simulate, Where
@@ -82,7 +82,8 @@ def program(
         show({"program": str(file), "runs": [document(run) for run in runs]}, str, as_json)
     for run in runs:  # the first failure: 5 for a finding, otherwise the program's code, 128 + n for a signal
         if run.finding is not None:
-            raise ComparisonError(f"the simulator stopped the program: {run.finding.kind}")
+            error = LostError if run.finding.is_lost else ComparisonError
+            raise error(f"the simulator stopped the program: {run.finding.kind}")
         if run.code:
             sys.exit(run.code if run.code > 0 else 128 - run.code)
 

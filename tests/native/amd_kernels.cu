@@ -118,6 +118,43 @@ static __global__ void in_branches(const unsigned * in, unsigned * out) {
 }
 static const bool in_branches_entered = (entries().push_back({"in_branches", in_branches, sizeof(halves) + sizeof(floats), sizeof(floats)}), true);
 
+// What lanes get from other lanes: all of them, and those that an input chooses.
+static __global__ void lanes(const unsigned * in, unsigned * out) {
+    const int value = load<int>(in), address = load<int>(in), chosen = load<int>(in);
+    int results[5] = {};
+    results[0] = __builtin_amdgcn_readfirstlane(value);
+    results[1] = __builtin_amdgcn_ds_bpermute(address, value);
+    __shared__ int shared[simt::warp_size];
+    shared[threadIdx.x] = value;
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+    __builtin_amdgcn_s_barrier();
+    results[2] = shared[simt::warp_size - 1 - threadIdx.x];
+    __builtin_amdgcn_s_setprio(1);
+    if (chosen) {
+        results[3] = __builtin_amdgcn_readfirstlane(value);
+        results[4] = __builtin_amdgcn_ds_bpermute(address, value);
+        __builtin_amdgcn_wave_barrier();
+        asm volatile("s_waitcnt vmcnt(%0) lgkmcnt(0)\n\ts_nop 0\n\ts_setprio 0" : : "n"(0) : "memory");
+    }
+    asm volatile("" ::: "memory");
+    for (int result : results) {
+        store<int>(out, result);
+        out += simt::warp_size;
+    }
+}
+static const bool lanes_entered = (entries().push_back({"lanes", lanes, 12, 20}), true);
+
+static __global__ void medians(const unsigned * in, unsigned * out) {
+    const float a = load<float>(in), b = load<float>(in), c = load<float>(in);
+    store<float>(out, __builtin_amdgcn_fmed3f(a, b, c));
+}
+static const bool medians_entered = (entries().push_back({"medians", medians, 12, 4}), true);
+
+static __global__ void unknown(const unsigned *, unsigned * out) {
+    asm volatile("s_waitcnt vmcnt(0)\n\tv_frobnicate_b32 %0, 1" : "=v"(out[threadIdx.x])); // unknown
+}
+static const bool unknown_entered = (entries().push_back({"unknown", unknown, 4, 4}), true);
+
 static __global__ void exponentials(const unsigned * in, unsigned * out) {
     in += blockIdx.x * blockDim.x;
     out += blockIdx.x * blockDim.x;

@@ -264,3 +264,30 @@ def test_bytes_are_signed_or_not_and_sums_wrap_or_saturate(cores, gfx, signs, cl
     exact = a @ b + c
     assert (abs(exact) > 2**31).any()
     np.testing.assert_array_equal(out, exact.clip(-(2**31), 2**31 - 1) if clamp else exact.astype(np.int32))
+
+
+def test_instructions_that_move_values_between_lanes():
+    program, rng = kernels("gfx942", "release"), np.random.default_rng(1)
+    value, address = rng.integers(0, 2**32, (2, 64), dtype=np.uint32)
+    chosen = (np.arange(64) % 3 == 1).astype(np.uint32)
+    source = address // 4 % 64  # the instruction ignores the other bits
+    out = program.output("lanes", stdin=np.stack([value, address, chosen]), device="mi300x").reshape(5, 64)
+    np.testing.assert_array_equal(out[0], value[0])
+    np.testing.assert_array_equal(out[1], value[source])
+    np.testing.assert_array_equal(out[2], value[::-1])
+    np.testing.assert_array_equal(out[3], np.where(chosen, value[1], 0))
+    np.testing.assert_array_equal(out[4], np.where(chosen & chosen[source], value[source], 0))
+
+
+def test_the_median_is_the_least_number_beside_a_nan():
+    program = kernels("gfx942", "release")
+    values = np.array([[3, 1, 2], [1, 1, 5], [-0.5, np.inf, 7], [np.nan, 4, 2], [4, np.nan, 2], [4, 2, np.nan]])
+    rows = np.resize(values.astype(np.float32), (64, 3))
+    out = program.output("medians", stdin=rows.T, device="mi300x", dtype=np.float32)
+    np.testing.assert_array_equal(out[:6], np.array([2, 1, 7, 2, 2, 2], np.float32))
+
+
+def test_an_unknown_instruction_is_named_as_one_of_amd():
+    found = kernels("gfx942", "release").fault("unknown", stdin=bytes(256), device="mi300x")
+    assert found.is_lost
+    assert "the simulator lacks the AMD instruction v_frobnicate_b32 in " in found.message

@@ -52,7 +52,7 @@ FAULTS = [
     Planted("unwritten_since_the_pool_had_it", "uninitialized-global", CHECK, 192, FAULTY),
     Planted("stack_overflow", "stack-overflow", BOTH, 192, FAULTY),
     Planted("traps", "trap", BOTH, 192, FAULTY),
-    Planted("unknown_instruction", "unknown-ptx", BOTH, 192, FAULTY),
+    Planted("unknown_instruction", "unknown-instruction", BOTH, 192, FAULTY),
     Planted("barrier_not_reached", "barrier-divergence", BOTH, 192, ((1, 0, 0), (0, 0, 0))),
     Planted("barriers_at_two_places", "barrier-divergence", CHECK, 192, ((1, 0, 0), (0, 1, 0))),
     Planted("shuffle_from_a_missing_lane", "lanes-missing", BOTH, 192, ((0, 0, 0), (19, 0, 0))),

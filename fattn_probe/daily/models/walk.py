@@ -29,7 +29,7 @@ from fattn_probe.llama.build.sources import BACKEND, CONVERSIONS, CUDA
 from fattn_probe.llama.build.symbols import defining_source
 from fattn_probe.llama.source import Tree
 from fattn_probe.machine.run.frames import symbolised
-from fattn_probe.machine.run.outcome import Failed, Finding, Missing, parse_ending
+from fattn_probe.machine.run.outcome import UNKNOWN_INSTRUCTION, Failed, Finding, Missing, parse_ending
 from fattn_probe.machine.run.session import Session
 
 ATTENTION = "FLASH_ATTN_EXT"
@@ -131,7 +131,7 @@ class Node:
 
 
 Nodes = tuple[Node, ...]
-LIMITS = frozenset({"unsupported", "unknown-ptx"})
+LIMITS = frozenset({"unsupported", UNKNOWN_INSTRUCTION})
 """Kinds of findings for features that the simulator does not support."""
 # `Qcur-3`, `cache_k_l3 (view)`, `blk.3.attn_norm.weight`
 LAYER = re.compile(r"-(\d+)(?![\w.])|_l(\d+)\b|^blk\.(\d+)\.")

@@ -166,8 +166,9 @@ class Result:
 
     @property
     def uncompiled(self) -> bool:
-        """Whether a compiler refuses the source: it is wrong, or uses a feature that the simulator lacks."""
-        return self.status == "lost" and self.finding is not None and self.finding.kind == COMPILE
+        """Whether a compiler refuses the source, or stopped at an instruction: wrong, or unknown to the simulator."""
+        found = self.finding
+        return self.status == "lost" and found is not None and (found.kind == COMPILE or found.is_lost)
 
     @property
     def time(self) -> float | None:

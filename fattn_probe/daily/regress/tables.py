@@ -320,7 +320,8 @@ def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
     for outcome in outcomes:
         gone = [result for result in outcome.results.values() if result.uncompiled]
         if gone and outcome.baseline is None:
-            why = f"{number_of(len(gone), 'case')} lost: the source {gone[0].reason}{gone[0].place}"
+            source = "the source " * gone[0].reason.startswith("does not compile")
+            why = f"{number_of(len(gone), 'case')} lost: {source}{gone[0].reason}{gone[0].place}"
             raise LostError(f"{outcome.run.place}: {why}")
     if unjudged := [outcome for outcome in outcomes if outcome.unjudged]:
         said = [f"{item.run.place}: {number_of(len(item.unjudged), 'output')} could not be judged" for item in unjudged]

@@ -27,6 +27,7 @@ from fattn_probe.base.process import describe_code, log, run
 STATUS = re.compile(r"@(\d+)/(\d+)@ (.*)")
 CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 ERROR = re.compile(r"\b(?:fatal )?error\b|undefined reference|cannot find|Killed|Traceback", re.IGNORECASE)
+UNKNOWN_BUILTIN = re.compile(r"\W(__builtin_amdgcn_\w+)\W was not declared|no arguments to \W(__builtin_amdgcn_\w+)")
 SHOWN_ERRORS = 12
 LOG_TAIL = 15
 TICK_SECONDS = 1.0
@@ -171,10 +172,12 @@ def parse_status(line: str) -> tuple[int, int, str] | None:
 
 
 def first_errors(output: str) -> list[str]:
-    """The error lines in a failed build's log, or its tail if there are none."""
+    """The error lines in a failed build's log, and AMD's functions that g++ lacks; without errors, the log's tail."""
     lines = [line for line in output.splitlines() if line.strip() and not parse_status(line)]
     errors = [line for line in lines if ERROR.search(line) and not line.startswith("FAILED: ")]
-    return errors[:SHOWN_ERRORS] or lines[-LOG_TAIL:]
+    lacking = dict.fromkeys("".join(names) for line in errors for names in UNKNOWN_BUILTIN.findall(line))
+    notes = [f"The simulator does not have {name}; clang may have it for this AMD GPU." for name in lacking]
+    return [*errors[:SHOWN_ERRORS], *notes] or lines[-LOG_TAIL:]
 
 
 def failed_step(output: str) -> str:

@@ -13,6 +13,8 @@ ALIKE = (
     (r"\.approx\.ftz", ".approx"),
 )
 """Variants that are the same instruction to the simulator: a pattern, and its replacement."""
+WITHOUT_EFFECT = re.compile(r"s_(nop|setprio|wait\w+)$")
+"""AMD's instructions that only wait or only affect the speed, as the simulator executes one instruction at a time."""
 ESCAPES = {"\\n": "\n", "\\t": "\t", '\\"': '"', "\\\\": "\\"}
 
 
@@ -111,11 +113,17 @@ def rewrite_asm(draft: Draft, known_ptx: frozenset[str]) -> tuple[tuple[str, int
         if None not in functions:
             _call(draft, statement, [f"simt::ptx::{function}" for function in functions])
         else:
-            name = _mnemonic(texts[functions.index(None)])
+            name = _mnemonic("".join(_instructions(texts[functions.index(None)])[:1]))
             draft.blank(statement.start, statement.stop + 1)
             draft.replace(statement.start, f'simt::unknown_ptx("{name}", __FILE__, __LINE__)')
             unknown.append((name, draft.lines[statement.start]))
     return tuple(unknown)
+
+
+def _instructions(text: str) -> list[str]:
+    """The instructions of an `asm` text that have an effect in the simulator."""
+    lines = [line for line in re.split(r"[;\n]", text) if line.strip()]
+    return [line for line in lines if not WITHOUT_EFFECT.match(_mnemonic(line))]
 
 
 def _mnemonic(text: str) -> str:
@@ -130,9 +138,10 @@ def _function(text: str, operands: int | None, known_ptx: frozenset[str]) -> str
     with operands in order, from %0. `cp.async.cg.shared.global [%0], [%1], 16;` becomes `cp_async_cg_shared_global_16`.
     """
     used = dict.fromkeys(re.findall(r"%(\d+)", text.replace("%%", "")))
-    instructions = [line for line in re.split(r"[;\n]", text) if line.strip()]
-    if operands is None or len(instructions) != 1 or list(map(int, used)) != list(range(operands)):
+    instructions = _instructions(text)
+    if operands is None or len(instructions) > 1 or list(map(int, used)) != list(range(operands)):
         return None
+    text = (instructions or ["s_nop" if text.strip() else "nothing"])[0]
     name = _mnemonic(text)
     for pattern, replacement in ALIKE:
         name = re.sub(pattern, replacement, name)

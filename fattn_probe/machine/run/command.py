@@ -44,7 +44,7 @@ class Done:
     def status(self) -> str:
         """The status: `ran`, or the kind of outcome if there is no output."""
         if isinstance(self.result, Finding):
-            return "fault"
+            return "lost" if self.result.is_lost else "fault"
         return "ran" if isinstance(self.result, Capture | Ran) else type(self.result).__name__.lower()
 
     @property
@@ -65,7 +65,7 @@ def describe(outcome: RunOutcome) -> str:
         case Lost(message, frames):
             return "\n".join([f"lost: {message}", *stack(frames).splitlines()])
         case Finding():
-            return f"fault: {describe_finding(outcome)}"
+            return f"{'lost' if outcome.is_lost else 'fault'}: {describe_finding(outcome)}"
         case Failed(message, frames):
             return f"failed: {message}\n{stack(frames)}"
 
@@ -110,10 +110,9 @@ def check_simulated(work: Work) -> None:
 
 def raise_if_failed(done: Sequence[Done]) -> None:
     """Raise the error for the worst case, if any."""
-    results = [item.result for item in done]
-    if any(isinstance(result, Finding | Failed) for result in results):
+    if any(isinstance(item.result, Failed) or item.status == "fault" for item in done):
         raise ComparisonError("a kernel failed")
-    if any(isinstance(result, Lost | Missing) for result in results):
+    if any(item.status in ("lost", "missing") for item in done):
         raise LostError("a run was lost")
 
 

@@ -63,6 +63,8 @@ def read_dst(file: GgufFile) -> npt.NDArray[np.float32]:
 FAULT_CODE, MISSING_CODE, LINKER_CODE, SIGABRT = 86, 87, 127, -6
 FINDING = "fattn-probe: finding: "
 FRAME = "fattn-runner: frame "
+UNKNOWN_INSTRUCTION = "unknown-instruction"
+REFUSED = "fattn-probe: refused: "
 DEVICE_ERROR = re.compile(r"\b(CUDA|ROCm) error: ")
 GRAPH_FAILED = "fattn-runner: ggml_backend_graph_compute: "
 MISSING = re.compile(r"fattn-probe: missing symbol: (?P<symbol>\S+)|undefined symbol: (?P<linker>[^\s,]+)")
@@ -120,6 +122,11 @@ class Finding:
     thread: Index | None = None
     frames: tuple[str, ...] = ()
     earlier: tuple[str, ...] = ()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it says nothing about the kernel, because the simulator does not know one of its instructions."""
+        return self.kind == UNKNOWN_INSTRUCTION
 
     @property
     def place(self) -> str:
@@ -227,10 +234,11 @@ def ggml_failure(done: Completed) -> Failed | None:
 
 
 def cuda_error(lines: list[str]) -> list[str]:
-    """ggml's message for a CUDA or ROCm error: the error, then its location and the failed call."""
+    """ggml's message for a CUDA or ROCm error, its location and the failed call; and why the simulator refuses it."""
+    refused = [line.removeprefix(REFUSED) for line in lines if line.startswith(REFUSED)][-1:]
     for i, line in enumerate(lines):
         if DEVICE_ERROR.search(line):
-            return [line.strip(), *(more.strip() for more in lines[i + 1 : i + 3] if more.startswith("  "))]
+            return [line.strip(), *(more.strip() for more in lines[i + 1 : i + 3] if more.startswith("  ")), *refused]
     return []
 
 

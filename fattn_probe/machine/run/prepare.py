@@ -270,38 +270,48 @@ def kernel_key(launch: LaunchRecord) -> tuple[str, tuple[str, ...]]:
     return (family.case, arguments) if family and arguments else ("", ())
 
 
-def prepare(session: Session, work: Work, program: str = RUNNER) -> None:
+def prepare(session: Session, work: Work, program: str = RUNNER, *, partly: bool = False) -> dict[str, str]:
     """Compile the kernels that the cases need and that their targets' builds lack, all at once for each build.
 
     `program` will run the cases. If the likely kernels are known, they are compiled first, followed by those that dry
     runs add. Otherwise, dry runs come first: they need only part of a build, and the rest is compiled together with the
     kernels. A session with an existing build prepares nothing. Further kernels are compiled on demand (`completing`).
+    Returns the errors of targets that do not compile; BuildError for any or, with `partly`, if no target compiles.
     """
     if session.options.build is not None or session.options.tree is None:
-        return
+        return {}
     by_target: dict[str, tuple[Target, list[Case]]] = {}
     for case, targets in work:
         for target in targets:
             by_target.setdefault(str(target), (target, []))[1].append(case)
     here = [(target, cases) for target, cases in by_target.values() if target.engine != "cpu"]
-    sources = required_sources(case for _, cases in here for case in cases)
+    sources, refused = required_sources(case for _, cases in here for case in cases), dict[str, str]()
     with threads(1) as beside:
         simulated = any(target.engine == "sim" for target, _ in here)
         tables = beside.submit(unpacked_tables) if simulated else None  # takes half a second, once, while compilers run
         for find in (likely_kernels, required_kernels):
             wanted: dict[tuple[str, str], list[KernelCase]] = defaultdict(list)
             for target, cases in here:
-                wanted[target.engine, arch_of(target)] += find(session, cases, target)
+                try:
+                    wanted[target.engine, arch_of(target)] += find(session, cases, target)
+                except BuildError as error:
+                    refused[str(target)] = str(error)
             for target, _ in here:
                 kernels = wanted[target.engine, arch_of(target)]
-                if kernels or find is required_kernels:
+                if str(target) not in refused and (kernels or find is required_kernels):
                     try:
                         session.add_kernels(target, kernels, program, sources)
-                    except BuildError:  # a likely kernel whose configuration the source no longer has does not compile
+                    except BuildError as error:
+                        # A likely kernel whose configuration the source no longer has does not compile.
                         if find is required_kernels:
-                            raise
+                            refused[str(target)] = str(error)
         if tables is not None:
             tables.result()  # a full disk stops the run here, not in each case
+    if len(here) > 1:
+        refused = {name: f"{name}: {error}" for name, error in refused.items()}
+    if refused and (not partly or len(refused) == len(here)):
+        raise BuildError("\n".join(refused.values()))
+    return refused
 
 
 def kernels_of_build(request: BuildRequest, cases: Sequence[Case], progress: Report) -> list[KernelCase]:

@@ -59,6 +59,10 @@ cudaError_t set_attribute_of(const Description &kernel, cudaFuncAttribute attrib
         return exists ? cudaSuccess : set_last_error(cudaErrorInvalidValue);
     }
     if (value < 0 || static_cast<size_t>(value) > device_properties().sharedMemPerBlockOptin) {
+        if (!environment().program) { // for the message about ggml's abort, which does not have these numbers
+            fprintf(stderr, "fattn-probe: refused: %d bytes of dynamic %s, where the GPU allows %zu\n", value,
+                    environment().gfx.empty() ? "shared memory" : "LDS", device_properties().sharedMemPerBlockOptin);
+        }
         return set_last_error(cudaErrorInvalidValue);
     }
     const std::lock_guard<std::mutex> lock(mutex);
@@ -109,8 +113,8 @@ void check_static_shared(const Launch &launch, size_t bytes) {
     if (bytes > device.sharedMemPerBlock) {
         const char *const refusal =
             environment().gfx.empty()
-                ? "the kernel uses too much shared data (0x%zx bytes, 0x%zx max): ptxas refuses to compile it"
-                : "local memory (%zu) exceeds limit (%zu): clang refuses to compile the kernel";
+                ? "the kernel uses too much shared data (at least 0x%zx bytes, 0x%zx max): ptxas refuses to compile it"
+                : "local memory (at least %zu) exceeds limit (%zu): clang refuses to compile the kernel";
         snprintf(text, sizeof(text), refusal, bytes, device.sharedMemPerBlock);
     } else if (limit.raised && bytes + limit.bytes > device.sharedMemPerBlockOptin) {
         snprintf(text, sizeof(text),

@@ -478,8 +478,9 @@ void trap(const char *file, int line) {
 }
 
 void unknown_ptx(const char *mnemonic, const char *file, int line) {
-    report({"unknown-ptx", std::string("instruction that the simulator does not know: ") + mnemonic + " in " + file +
-                               ":" + std::to_string(line)});
+    const char *const maker = environment().gfx.empty() ? "PTX" : "AMD";
+    report({"unknown-instruction", std::string("the simulator lacks the ") + maker + " instruction " + mnemonic +
+                                       " in " + file + ":" + std::to_string(line)});
 }
 
 void report_unsupported(const char *what, const char *file, int line) {

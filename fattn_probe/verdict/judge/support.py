@@ -139,7 +139,9 @@ CUDA_ERROR = "CUDA error"
 
 
 def verdict_without_output(outcome: Unsupported | Missing | Finding | Failed | Lost) -> Verdict:
-    """The verdict on a run without an output; an unexplained crash or a missing function is `lost`.
+    """The verdict on a run without an output.
+
+    It is `lost` for an unexplained crash, a missing function, and an instruction that the simulator does not know.
 
     The reason is the message of the checker, sanitizer or ggml; a stack follows on further lines, innermost first.
     """
@@ -149,7 +151,7 @@ def verdict_without_output(outcome: Unsupported | Missing | Finding | Failed | L
         case Missing(symbol):
             return Verdict(Status.LOST, f"the build lacks a function that was called: {symbol}")
         case Finding():
-            return Verdict(Status.FAIL, describe_finding(outcome))
+            return Verdict(Status.LOST if outcome.is_lost else Status.FAIL, describe_finding(outcome))
         case Failed(message, stack) | Lost(message, stack):
             status = Status.FAIL if isinstance(outcome, Failed) else Status.LOST
             return Verdict(status, "\n".join([message, *(f"  {frame}" for frame in brief_frames(stack))]))

@@ -94,7 +94,7 @@ def test_runs_with_several_devices_are_one_walk():
 
 def test_what_the_simulator_lacks_is_no_fault_of_the_op():
     assert blamed(Finding("unsupported", "the simulator does not have a barrier of the whole grid")) is None
-    assert blamed(Finding("unknown-ptx", "instruction that the simulator does not know")) is None
+    assert blamed(Finding("unknown-instruction", "the simulator lacks an instruction")) is None
     for ending in (Finding("out-of-bounds", "global memory"), Failed("CUDA error", ())):
         assert blamed(ending) is ending
 

@@ -30,6 +30,7 @@ from fattn_probe.daily.regress.suite import CheckSpec, cases_of, load_suite
 from fattn_probe.daily.regress.tables import as_json, markdown, raise_if_regressed, render
 from fattn_probe.llama.source import Tree
 from fattn_probe.machine.run.orders import ENDED, OrderDifference
+from fattn_probe.machine.run.outcome import Finding
 from fattn_probe.machine.run.session import RunOptions, Session
 from tests.daily.regress.made import SIM
 from tests.made import H200
@@ -132,6 +133,7 @@ def test_a_kernel_that_does_not_compile_fails_a_run_that_may_lose_cases(empty):
         CASES[0], "building obj/a.cu.o failed:\ng++: fatal error: Killed signal terminated program cc1plus"
     )
     assert (lost.reason, lost.uncompiled, lost.place) == ("building obj/a.cu.o failed:", False, "")
+    assert replace(lost, finding=Finding("unknown-instruction", "v_new_f32")).uncompiled
     assert Result.lost(CASES[0], 'building a failed:\na.cu(7): error: "x" is undefined').place == " in a.cu:7"
 
 

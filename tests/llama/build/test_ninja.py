@@ -42,6 +42,9 @@ def test_a_failure_shows_its_errors_and_its_output():
     ]
     assert failed_step(FAILED) == "obj/ggml-cuda/fattn.cu.o"
     assert first_errors("one\n@1/2@ x\ntwo\n") == ["one", "two"]
+    errors = ["a.cuh:1:2: error: ‘__builtin_amdgcn_sad_u8’ was not declared in this scope; did you mean 'x'?"]
+    note = "The simulator does not have __builtin_amdgcn_sad_u8; clang may have it for this AMD GPU."
+    assert first_errors("\n".join(errors * 2)) == [*errors * 2, note]
 
 
 def test_steps_become_edges():

@@ -294,12 +294,28 @@ def test_a_text_of_which_the_preprocessor_chooses_a_part_is_reported(text):
         ("movmatrix.sync.aligned.m8n8.trans.b16 %0, 1;", "movmatrix.sync.aligned.m8n8.trans.b16"),
         ("cp.async.wait_all; movmatrix.x %0, %1;", "cp.async.wait_all"),
         ("\\n v_mul_i32_i24 %0, %1\\n v_add3_u32 %0\\n", "v_mul_i32_i24"),
+        ("s_waitcnt vmcnt(0)\\n v_mul_i32_i24 %0, %1", "v_mul_i32_i24"),
     ],
 )
 def test_ptx_that_the_simulator_would_get_wrong_is_reported(text, mnemonic):
     result = rewrite(f'\nasm("{text}" : "=r"(a) :\n "r"(b));', "file.cu", PTX)
     assert result.unknown_ptx == ((mnemonic, 2),)
     assert squeezed(result.text) == f' simt::unknown_ptx("{mnemonic}", __FILE__, __LINE__) ;'
+
+
+@pytest.mark.parametrize(
+    ("statement", "call"),
+    [
+        ('asm volatile("s_waitcnt vmcnt(%0)\\n\\ts_nop 0" :: "n"(N) : "memory");', "simt::ptx::s_nop((N));"),
+        ('asm volatile("" ::: "memory");', "simt::ptx::nothing();"),
+        ('asm("s_wait_dscnt 0\\n\\tcp.async.wait_all;");', "simt::ptx::cp_async_wait_all();"),
+        ('asm("" : "+v"(x));', 'simt::unknown_ptx("", __FILE__, __LINE__) ;'),
+    ],
+)
+def test_instructions_without_an_effect_are_left_out(statement, call):
+    assert squeezed(rewrite(statement, "file.cu", PTX | {"s_nop", "nothing"}).text).replace(" ", "") == call.replace(
+        " ", ""
+    )
 
 
 @pytest.mark.parametrize(

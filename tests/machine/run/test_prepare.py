@@ -131,6 +131,24 @@ def test_a_guessed_kernel_that_no_longer_compiles_is_no_error_until_a_case_needs
     assert built[-1] == ("90", ["mma 80,80,8,8"])
 
 
+def test_targets_that_compile_are_prepared_although_others_do_not(cache, tree, built, planned, monkeypatch):
+    compile_ = vars(sessions)["ensure"]
+
+    def ensure(request, *others, **words):
+        if request.arch == "80":
+            raise BuildError("not declared")
+        return compile_(request, *others, **words)
+
+    monkeypatch.setattr(sessions, "ensure", ensure)
+    work = [(CASES[0], [A100, H200])]
+    assert prepare(Session(RunOptions(tree)), work, partly=True) == {"sim:a100": "sim:a100: not declared"}
+    assert ("90", ["mma 64,64,8,8"]) in built
+    with pytest.raises(BuildError, match=r"^sim:a100: not declared$"):
+        prepare(Session(RunOptions(tree)), work)
+    with pytest.raises(BuildError, match=r"^not declared$"):
+        prepare(Session(RunOptions(tree)), [(CASES[0], [A100])], partly=True)
+
+
 def test_another_gpu_is_planned_for_itself(cache, tree, built, planned):
     prepare(Session(RunOptions(tree)), [(CASES[0], [H200, A100, ADA])])
     assert planned == [1, 1, 1]

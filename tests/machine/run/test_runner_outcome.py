@@ -122,6 +122,12 @@ def test_the_hip_backend_says_rocm():
     assert found.message.splitlines()[0] == "ROCm error: an illegal memory access was encountered"
 
 
+def test_the_simulator_says_which_limit_a_call_exceeds():
+    why = "73856 bytes of dynamic LDS, where the GPU allows 65536"
+    found = ended(-6, f"fattn-probe: refused: {why}\n{CUDA_ERROR}", "")
+    assert found.message.splitlines()[2:4] == ["cudaStreamSynchronize(cuda_ctx->stream())", why]
+
+
 @pytest.mark.parametrize(
     ("code", "stderr", "words"),
     [

@@ -298,6 +298,7 @@ STOPPED = Finding(
             "\n  fattn-mma-f16.cuh:517 load_tile",
         ),
         (Finding("AddressSanitizer", "heap-buffer-overflow"), Status.FAIL, "heap-buffer-overflow"),
+        (Finding("unknown-instruction", "of PTX"), Status.LOST, "unknown-instruction: of PTX"),
     ],
 )
 def test_each_ending_has_its_status_and_its_own_words(outcome, status, reason):
