@@ -127,13 +127,14 @@ def compare(
     rows, besides, sessions = list[Judgement](), list[BesideBase](), list[tuple[Session, Work]]()
     uncompiled = list[str]()
     with Activity(NOTES, sum(setup.number_of(some) for _, _, some in parts)) as activity:
-        for own, judged_by, some in parts:
+        for own, judged_by, planned in parts:
             session, first = setup.session_of(own, activity), len(rows)
             activity.step("finding the kernels that the cases need")
-            for name, error in prepare(session, some, partly=True).items():
-                some = [(case, [on for on in targets if str(on) != name]) for case, targets in some]
+            without = prepare(session, planned, partly=True)
+            some = [(case, [on for on in targets if str(on) not in without]) for case, targets in planned]
+            for error in without.values():
                 activity.note(error, "red")
-                uncompiled.append(name)
+            uncompiled += without
             sessions.append((session, some))
             for row in judge_cases(session, some, judged_by, activity.step):
                 activity.count(row.status)

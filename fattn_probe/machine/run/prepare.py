@@ -303,8 +303,7 @@ def prepare(session: Session, work: Work, program: str = RUNNER, *, partly: bool
                         session.add_kernels(target, kernels, program, sources)
                     except BuildError as error:
                         # A likely kernel whose configuration the source no longer has does not compile.
-                        if find is required_kernels:
-                            refused[str(target)] = str(error)
+                        refused |= {str(target): str(error)} if find is required_kernels else {}
         if tables is not None:
             tables.result()  # a full disk stops the run here, not in each case
     if len(here) > 1:
