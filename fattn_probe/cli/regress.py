@@ -128,8 +128,7 @@ def regress(
     pairs = list(entries_on_targets(suite, suite_file.parent, given))
     cluster = Cluster(divided.dask) if divided.dask else None
     share = parse_shard(divided.shard) if divided.shard else ALL
-    of_suite = suite.source if "source" in suite.model_fields_set else None
-    build = replace(build, source=build.source or of_suite)
+    build = replace(build, source=build.source or (suite.source if "source" in suite.model_fields_set else None))
     options = setup.run_options(build, where)
     base = merge_base_of(options.tree, chosen.base) if chosen.base else None
     if base is not None and not (base.changed or options.patches):
