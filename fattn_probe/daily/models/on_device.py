@@ -10,7 +10,8 @@ from fattn_probe.cases.device import Target
 from fattn_probe.daily.models.program import CPU, Request, build_libllama, converse, missing_or_error, program_words
 from fattn_probe.daily.models.walk import Walk, files_of_device_ops
 from fattn_probe.llama.build import Build
-from fattn_probe.llama.build.key import DEVICE_CAPTURE
+from fattn_probe.llama.build.key import DEVICE_CAPTURE, kernels_apart
+from fattn_probe.llama.build.sources import launches_file
 from fattn_probe.llama.build.toolchain import has_cublas, library_path
 from fattn_probe.llama.source import KernelCase, Tree
 from fattn_probe.machine.run.outcome import Missing, missing_kernels
@@ -77,8 +78,14 @@ def prepared(session: Session, request: Request, target: Target, architecture: s
     step(f"compiling the ops of the model for {target}")
     build_libllama(session, target, architecture, step, program=DEVICE_CAPTURE, sources=needed)
     made = OnDevice(tuple(sorted(files)), library_path() if cublas else "")
-    symbols = skipped(session, request, target, made, step)
-    session.add_kernels(target, kernel_cases(tree, symbols), DEVICE_CAPTURE)
+    cases = kernel_cases(tree, skipped(session, request, target, made, step))
+    if kernels_apart(target.engine, session.options.flavour):
+        # A second run finds the kernels: a whole case's object would have the host function without its launch.
+        launches = {launches_file(*case.sizes) for case in cases if not case.instance}
+        kernels = [case for case in cases if case.instance]
+        session.add_kernels(target, kernels, DEVICE_CAPTURE, sources=sorted(launches))
+        cases = kernel_cases(tree, skipped(session, request, target, made, step))
+    session.add_kernels(target, cases, DEVICE_CAPTURE)
     return made
 
 

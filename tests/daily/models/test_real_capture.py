@@ -18,6 +18,9 @@ from fattn_probe.base.errors import InputError, LostError, MachineError
 from fattn_probe.cases.device import Target, load_devices, parse_target
 from fattn_probe.cases.op import gguf_file
 from fattn_probe.cases.op.case_file import FILE, CaseFile
+from fattn_probe.cases.scenario.cases import cases_of
+from fattn_probe.cases.scenario.inputs import make_inputs
+from fattn_probe.cases.shipped import find
 from fattn_probe.daily.models import capture, program
 from fattn_probe.daily.models.capture import ModelCapture
 from fattn_probe.daily.models.program import Prompt, Request
@@ -330,8 +333,13 @@ def assert_same(found, again, again_launches):
     ],
 )
 def test_a_model_on_a_simulated_gpu(session, name, on, backend, device, tmp_path):
-    """Stands in for a real GPU: the scheduler gives the matrix products to the CPU."""
+    """Stands in for a real GPU: the scheduler gives the matrix products to the CPU.
+
+    In a build with the launches of another head size, gemma2's ops launched nothing, and their outputs were NaN.
+    """
     target = parse_target(on, load_devices(None))
+    (other,) = cases_of([find("scenario", "gqa")])
+    assert isinstance(session.run(other, make_inputs(other), target), Ran)
     asked = Request(make_model(MODELS[name], tmp_path / f"{name}.gguf"), Prompt(tokens=40), batch=32)
     folder = tmp_path / "ops"
     index = ModelCapture(session, asked, target, folder, lambda note: None, model_on=target).run()
