@@ -93,7 +93,7 @@ def kernels_apart(engine: str, flavour: str) -> bool:
     """Whether each kernel is compiled separately from the host function that launches it and from other kernels.
 
     False with nvcc; in debug builds, because a debugger looks for a kernel's lines where it is launched; and in
-    coverage builds, which also count kernels that no case launches. If it is true, a build must not contain whole cases:
+    coverage builds, which also count kernels that no case launches. If True, a build must not contain whole cases:
     their host functions lack the launch, and would replace those that have it.
     """
     return engine == "sim" and flavour not in ("debug", "coverage")
