@@ -145,11 +145,11 @@ class Telling:
             if own and own.isdisjoint(self.kernels):
                 yield Text(f"{row.case} on {row.on} launches no kernel in the changed files", "yellow")
 
-    def left_out(self, pairs: Iterable[tuple[Entry, Target]], folder: Path) -> Iterator[str]:
+    def left_out(self, pairs: Sequence[tuple[Entry, Target]], folder: Path) -> Iterator[str]:
         """The changes that the entries of a suite in this folder, on their targets, cannot show."""
-        names = {(entry_on(*pair), name) for pair in pairs for name in names_of(pair[0], folder)}
-        if any(arch_of(on) is None for on, _ in names):  # a real GPU, which may be any
+        if any(target.engine == "cuda" for _, target in pairs):  # a real GPU, which may be any
             return
+        names = {(entry_on(*pair), name) for pair in pairs for name in names_of(pair[0], folder)}
         for place, archs in self.only.items():
             if archs.isdisjoint(arch_of(on) for on, _ in names):
                 yield f"no case runs on a GPU for which {place} is compiled ({listed(sorted(map(arch_name, archs)))})"

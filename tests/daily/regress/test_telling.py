@@ -42,7 +42,8 @@ def launched(names):
 
 def entries_of(suite):
     path = find("suite", suite)
-    return [*entries_on_targets(load_suite(path), path.parent, Given())], path.parent
+    pairs = entries_on_targets(load_suite(path), path.parent, Given())
+    return [pair for pair in pairs if pair[1].engine == "sim"], path.parent
 
 
 def of(tree, patch):
