@@ -13,7 +13,7 @@ from fattn_probe.llama.cxx.includes import included
 from fattn_probe.llama.launch.architecture import cuda_arch, wave_size
 
 SIM = Path(__file__).parents[2] / "native/sim"
-MACRO = re.compile(r"\bSIMT_(?:AHEAD|AMD|ARCH|CHECK|COUNT|GFX_NUMBER|WARP)\b")
+MACRO = re.compile(r"\bSIMT_(?:AHEAD|ALIGNED|AMD|ARCH|CHECK|COUNT|GFX_NUMBER|WARP)\b")
 TURING = 750  # `__CUDA_ARCH__`
 TENSOR_CORE_GENERATIONS = (900, 800, 0)
 """The lowest `__CUDA_ARCH__` of each group of architectures that share the simulator's tensor-core code."""
@@ -117,7 +117,12 @@ class SimulatorFlags:
                 "SIMT_WARP": f"={wave_size(self.arch)}",
             }
         watching = {"check": "SIMT_CHECK", "count": "SIMT_COUNT"}.get(self.flavour)
-        return macros | ({watching: ""} if watching else {})
+        return macros | ({watching: ""} if watching else {}) | ({"SIMT_ALIGNED": ""} if self.aligned else {})
+
+    @property
+    def aligned(self) -> bool:
+        """Whether the simulator has alignment.cpp; check builds always have it, and --sanitize its own function."""
+        return self.flavour == "release" and not self.sanitize and not is_amd(self.arch)
 
     @property
     def hip(self) -> tuple[str, ...]:

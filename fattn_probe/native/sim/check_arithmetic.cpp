@@ -1,8 +1,9 @@
-// The functions that g++ and clang++ call under -fsanitize=alignment,signed-integer-overflow, in place of
+// The functions that g++ and clang++ call under -fsanitize=signed-integer-overflow, in place of
 // UndefinedBehaviorSanitizer's; and the check of values that lose bits (conversion.h).
 #include "check.h"
 #include "conversion.h"
 #include "finding.h"
+#include "ubsan.h"
 #include "worker.h"
 
 #include <cstdint>
@@ -10,26 +11,7 @@
 
 namespace {
 
-// The layout is that of compiler-rt's ubsan_handlers.h.
-struct TypeDescriptor {
-    uint16_t kind; // 0: an integer
-    uint16_t info; // bit 0: signed; above it, log2 of the number of bits
-    char name[1];  // "'int'"
-};
-struct SourceLocation {
-    const char *file;
-    uint32_t line, column;
-};
-struct OverflowData {
-    SourceLocation place;
-    const TypeDescriptor *type;
-};
-struct MismatchData {
-    SourceLocation place;
-    const TypeDescriptor *type;
-    uint8_t log_alignment;
-    uint8_t kind;
-};
+using simt::ubsan::OverflowData, simt::ubsan::TypeDescriptor;
 
 std::string value_of(const TypeDescriptor &type, uintptr_t value) {
     const int unused = 64 - (1 << (type.info >> 1));
@@ -57,14 +39,6 @@ void report_lost_bits(long long value, bool is_signed, int bits) {
 } // namespace simt
 
 extern "C" {
-void __ubsan_handle_type_mismatch_v1(MismatchData *data, uintptr_t pointer) {
-    const auto *address = reinterpret_cast<const void *>(pointer);
-    if (simt::self != nullptr && !simt::worker->owns(address)) {
-        const std::string alignment = std::to_string(1u << data->log_alignment);
-        simt::report({"misaligned", std::string("an access to a ") + data->type->name +
-                                        " at an address that is not a multiple of " + alignment});
-    }
-}
 void __ubsan_handle_add_overflow(OverflowData *data, uintptr_t left, uintptr_t right) {
     overflow(*data, "+", left, right);
 }

@@ -192,7 +192,9 @@ def is_view_of_converted_K(op: Op) -> bool:
 CONDITIONS: Mapping[str, Callable[[Failure], bool]] = MappingProxyType(
     {
         "fewer than 32 columns": fewer_than_32_columns,
-        "rows of K or V not aligned to 16 bytes": lambda failure: unaligned(failure.op, "KV", 16),
+        "rows of a K or V in f16 or bf16 not aligned to 16 bytes": lambda failure: unaligned(
+            failure.op, halves(failure.op), 16
+        ),
         "rows of K and V aligned to 16 bytes": lambda failure: not unaligned(failure.op, "KV", 16),
         "rows of Q not aligned to 8 bytes": lambda failure: unaligned(failure.op, "Q", 8),
         "rows of Q aligned to 8 bytes": lambda failure: not unaligned(failure.op, "Q", 8),
@@ -209,6 +211,9 @@ CONDITIONS: Mapping[str, Callable[[Failure], bool]] = MappingProxyType(
         ),
         "only NaN in fully masked rows": lambda failure: failure.only_masked_nan,
         "K quantised with head size 64": lambda failure: is_quantized(failure.op.type_K) and failure.op.sizes.hsk == 64,
+        "a q8_0 K or V that is not aligned to 4 bytes": lambda failure: any(
+            failure.op.tensors[name].type == "q8_0" and failure.op.tensors[name].offset % 4 for name in "KV"
+        ),
         "a mask that ends inside a query tile": mask_ends_inside_tile,
         "a head size of V that is not a multiple of 64": lambda failure: failure.op.sizes.hsv % 64 != 0,
         "heads of K and V of different sizes": lambda failure: failure.op.sizes.hsk != failure.op.sizes.hsv,
@@ -234,7 +239,12 @@ def is_large(op: Op, names: str) -> bool:
     return any(op.roots[op.tensors[name].root].nbytes > 1 << 31 for name in names)
 
 
-def unaligned(op: Op, names: str, size: int) -> bool:
+def halves(op: Op) -> list[str]:
+    """Which of K and V are in f16 or bf16; kernels convert other types, or read them block by block."""
+    return [name for name in "KV" if op.tensors[name].type in ("f16", "bf16")]
+
+
+def unaligned(op: Op, names: Iterable[str], size: int) -> bool:
     """Whether a stride of one of these tensors is not a multiple of `size` bytes."""
     return any(stride % size for name in names for stride in op.tensors[name].nb[1:])
 

@@ -50,6 +50,14 @@ def test_several_backends_in_one_go(session):
     assert "CPU backend has no error model" in cpu.missing
 
 
+def test_a_conversion_stops_at_a_misaligned_word_as_on_a_gpu(session):
+    """x86-64 reads it. K and V begin at byte 102."""
+    (row,) = rows_of(session, "known-faults/q8-alignment.yaml")
+    assert (row.status, row.known, row.finding.kind) == (Status.FAIL, "q8-alignment", "misaligned")
+    assert row.finding.message == "misaligned: an access to a 'const int' at an address that is not a multiple of 4"
+    assert row.finding.frames[0] == "dequantize_block_q8_0_f16<false> at ggml/src/ggml-cuda/convert.cu:61"
+
+
 def test_a_vec_kernel_is_judged_by_the_threads_of_its_own_blocks(tree):
     """Tuning `nthreads` changes the steps, and so the bits, of a correct kernel and of its models."""
     name = f"{CUDA}/fattn-vec.cuh"

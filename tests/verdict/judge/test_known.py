@@ -113,6 +113,15 @@ VOLTA = Seen(OP, "7.0", MMA16, TRAP)
 K_STRIDE = Seen(strided("K", 264), "9.0", MMA16, misaligned())
 Q_STRIDE = Seen(strided("Q", 516), "9.0", MMA16, misaligned(frame=f"{MMA16} at fattn-mma-f16.cuh:900"))
 Q8_RACE = Seen(quantised(64), "9.0", VEC64, RACE)
+TO_F16 = "dequantize_block_q8_0_f16<false>"
+
+
+def q8_at(byte, type="q8_0"):
+    op = masked(1, 4, 1, 16, 256, 96, 96, type=type)
+    return replace(op, tensors={**op.tensors, "V": replace(op.tensors["V"], offset=byte)})
+
+
+Q8_ALIGNMENT = Seen(q8_at(102), "9.0", TO_F16, misaligned(TO_F16, f"{TO_F16} at ggml/src/ggml-cuda/convert.cu:61"))
 SCANNED = Seen(OP, "9.0", SCAN, PAST_MASK)
 BROADCAST = replace(SCANNED, op=two_sequences(1))
 VEC_CAPPED = "flash_attn_ext_vec<64,1,GGML_TYPE_F16,GGML_TYPE_F16,true>"
@@ -253,6 +262,7 @@ RECOGNISED = {
         replace(SOFTCAP, op=softcapped(80), kernel="flash_attn_ext_f16<80,80,16,1,true,false,false>"),
     ],
     "q8-race": [Q8_RACE, replace(Q8_RACE, finding=replace(RACE, frames=(QUANTIZES, LOADS))), DIFFERENT_BITS],
+    "q8-alignment": [Q8_ALIGNMENT, replace(Q8_ALIGNMENT, kernel="", finding=CUDA)],
     "sinks-padded-heads": [PADDED_HEADS],
     "mask-offset-tile": [LARGE_MASK],
     "combine-offset": [LARGE_OUTPUT, replace(LARGE_OUTPUT, cc="gfx906")],
@@ -342,6 +352,13 @@ OTHERS = [
     replace(Q8_RACE, op=quantised(64, "f16")),
     replace(Q8_RACE, finding=replace(RACE, frames=("vec_dot<64> at ggml/src/ggml-cuda/fattn-common.cuh:88",))),
     replace(Q8_RACE, kernel=(VEC64.replace("64", "128", 1))),
+    # q8-alignment: a whole number of words, another type, another function or fault; a CUDA error with other words
+    replace(Q8_ALIGNMENT, op=q8_at(204)),
+    replace(Q8_ALIGNMENT, op=q8_at(54, "q4_0")),
+    replace(Q8_ALIGNMENT, finding=misaligned(TO_F16, "dequantize_block_q4_0<half> at convert.cu:88")),
+    replace(Q8_ALIGNMENT, finding=replace(Q8_ALIGNMENT.finding, kind="race")),
+    replace(Q8_ALIGNMENT, finding=LAUNCH_FAILURE),
+    replace(Q8_ALIGNMENT, op=q8_at(204), finding=CUDA),
     # another check too, another head size, no quantised K, another kernel
     replace(DIFFERENT_BITS, checks=("deterministic", "roundings")),
     replace(DIFFERENT_BITS, checks=("roundings",)),

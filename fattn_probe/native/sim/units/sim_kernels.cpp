@@ -13,6 +13,9 @@
 #include "warp.cpp"
 #include "worker.cpp"
 
+#if defined(SIMT_CHECK) || defined(SIMT_ALIGNED)
+#include "alignment.cpp"
+#endif
 #if defined(SIMT_CHECK) || defined(SIMT_COUNT)
 #include "check_hooks.cpp"
 #endif
