@@ -44,6 +44,8 @@ HOST, UNKNOWN = 4, 64
 """Cost of a build's host code, and extra cost while its kernels are unknown, in units of one kernel's cost."""
 LINKS = 3
 """Number of final steps in a build's first compilation that need all objects: those for the stubs."""
+FADING = 0.998
+"""The factor by which an item's time counts less in estimates with each further item."""
 LAST = 10**9
 """A place in the order after all others: more than the number of cases in any suite."""
 
@@ -170,14 +172,18 @@ class GrowingBuild:
 
 @dataclass
 class Rate:
-    """The core seconds that some items took, used to estimate the time for other items."""
+    """The core seconds of the last few hundred items, used to estimate the time for other items.
 
-    number: int = 0
+    Long cases run first, so the average over all items would be too long for those left.
+    """
+
+    number: float = 0.0
     seconds: float = 0.0
 
     def add(self, seconds: float, number: int = 1) -> None:
-        """Add the time of some items."""
-        self.number, self.seconds = self.number + number, self.seconds + seconds
+        """Add the time of some items; older ones count less and less."""
+        share = FADING**number
+        self.number, self.seconds = share * self.number + number, share * self.seconds + seconds
 
     def of(self, number: int) -> float | None:
         """Estimate the core seconds of `number` items; None without data."""

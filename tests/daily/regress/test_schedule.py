@@ -17,7 +17,7 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.cases.scenario.cases import resolve
 from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.daily.regress import compilers as module
-from fattn_probe.daily.regress.compilers import LAST, GrowingBuild, Lane, Likely
+from fattn_probe.daily.regress.compilers import LAST, GrowingBuild, Lane, Likely, Rate
 from fattn_probe.daily.regress.pool import Growth, Job, PoolWorker, judged
 from fattn_probe.daily.regress.records import Result
 from fattn_probe.daily.regress.runner import Standing
@@ -293,7 +293,7 @@ def test_a_long_case_is_judged_on_all_gpus_by_one_worker(compilers, monkeypatch)
     assert found == [(0, "n1"), (0, "n2"), (1, "n1"), (1, "n2")]
     (together,) = [task.keywords["tasks"] for task in given if task is not None and task.func is PoolWorker.each]
     assert [(one.keywords["number"], one.keywords["case"].name) for one in together] == [(0, "n2"), (1, "n2")]
-    assert made.left == 0 and made.rate.number == 4
+    assert made.left == 0 and round(made.rate.number) == 4
 
 
 def test_a_case_that_kills_workers_is_tried_on_each_gpu_alone(compilers):
@@ -362,6 +362,17 @@ def by_name(session, case, target):
 @pytest.fixture
 def job():
     return Job(by_name, RunOptions(tree=None), {}, H200)
+
+
+def test_the_time_left_follows_the_last_cases_since_long_ones_come_first():
+    rate = Rate()
+    assert (rate.of(0), rate.of(5)) == (0.0, None)
+    rate.add(3.0)
+    rate.add(12.0, 4)
+    assert rate.of(10) == pytest.approx(30, rel=0.01)
+    for _ in range(2500):
+        rate.add(0.1)
+    assert rate.of(1000) == pytest.approx(100, rel=0.1)
 
 
 def test_every_case_has_its_result_the_longest_first(job):
