@@ -30,6 +30,7 @@ from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.regress.entries import Given, entries_on_targets, entry_on, names_of, own_cases
 from fattn_probe.daily.regress.suite import Entry, load_suite
 from fattn_probe.llama.cxx.functions import functions
+from fattn_probe.llama.cxx.includes import included
 from fattn_probe.llama.cxx.tokens import draft_of, tokenize
 from fattn_probe.llama.launch.architecture import AMD, arch_number, cuda_arch, generation_of, tile_configuration
 from fattn_probe.llama.launch.constants import Constants, configurations, known_constants
@@ -389,7 +390,8 @@ def telling(options: RunOptions, base: Base) -> Telling | None:
         only |= {(file, line): archs for line, archs in architectures(new, file, lines).items()}
     places = {(one.file, one.function): one for one in changed}
     names = [family.case for family in FAMILIES]
-    shared = [one for one in changed if all(concerns(one.file, name) for name in names)]
+    concerned = {one.file: families_of(options.tree.root / CUDA, one.file) for one in changed}
+    shared = [one for one in changed if concerned[one.file] == names]
     words = {word for one in shared for word in one.function.split("_")}  # vec_dot_fattn_vec_KQ_f16: a vec kernel
     near = tuple(f"fattn-{name}" for name in names if name in words) or tuple(one.file for one in changed)
     weights, faults, others = defaultdict[Name, float](float), Counter[Name](), Counter[Name]()
@@ -402,7 +404,7 @@ def telling(options: RunOptions, base: Base) -> Telling | None:
             faults[one.on, one.case] += one.faults
         else:
             others[one.on, one.case] += one.faults * (FAR if one.file.startswith(near) else 1)
-    kernels = tuple(name for name in names if any(concerns(one.file, name) for one in changed))
+    kernels = tuple(name for name in names if any(name in found for found in concerned.values()))
     noticed = {name: faults[name] for name in sorted(weights, key=lambda name: -weights[name])}
     compiling = list[Name]()
     for archs in dict.fromkeys(only.values()):
@@ -427,11 +429,12 @@ def telling(options: RunOptions, base: Base) -> Telling | None:
     )
 
 
-def concerns(file: str, family: str) -> bool:
-    """Whether a file concerns a kernel family: it belongs to this family, or to none and so concerns every family."""
-    name = file.rpartition("/")[2]
-    own = [one.case for one in FAMILIES if name.startswith(f"fattn-{one.case}")]
-    return family in own or not own
+def families_of(folder: Path, file: str) -> list[str]:
+    """The kernel families that a file in ggml-cuda/ belongs to, or whose headers include it; all if there are none."""
+    name, families = file.rpartition("/")[2], [family.case for family in FAMILIES]
+    own = [case for case in families if name.startswith(f"fattn-{case}")]
+    headers = {case: included(folder.glob(f"fattn-{case}*.cuh"), (), folder) for case in families}
+    return own or [case for case in families if any(path.name == name for path in headers[case])] or families
 
 
 @cache

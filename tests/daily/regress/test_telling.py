@@ -15,7 +15,7 @@ from fattn_probe.daily.regress.telling import (
     Killer,
     architectures,
     changed_functions,
-    concerns,
+    families_of,
     kernels_of,
     killers,
     suite_cases,
@@ -183,14 +183,22 @@ def test_what_is_not_known_is_said(tree):
     told = of(tree, edited(tree, "mma.cuh", "return "))
     assert not told.noticed and told.document()["changed"][0]["file"] == "mma.cuh"
     said = [line.plain for line in told.lines([])]
-    assert said[1] == "no shipped case is known to reach these lines; the lines affect mma and tile and vec kernels"
+    assert said[1] == "no shipped case is known to reach these lines; the lines affect mma kernels"
     assert told.chosen(), "the most telling of all"
+
+
+FAMILIES_OF = {
+    "fattn-vec.cuh": "vec",
+    "template-instances/fattn-mma-f16-instance-ncols1_1-ncols2_16.cu": "mma",
+    "mma.cuh": "mma",
+    "fattn-common.cuh": "",
+    "fattn.cu": "",
+}
 
 
 def test_no_change_of_attention_tells_nothing_and_a_file_is_of_a_family_or_of_all(tree):
     options = RunOptions(tree)
     assert telling(options, Base(options, "itself")) is None
     assert telling(options, Base(replace(options, tree=None), "gone", "no network")) is None
-    assert [concerns("fattn-vec.cuh", family) for family in ("mma", "tile", "vec")] == [False, False, True]
-    assert concerns("template-instances/fattn-mma-f16-instance-ncols1_1-ncols2_16.cu", "mma")
-    assert all(concerns("fattn-common.cuh", family) for family in ("mma", "tile", "vec"))
+    for name, own in FAMILIES_OF.items():
+        assert families_of(tree.root / CUDA, name) == ([own] if own else ["mma", "tile", "vec"])
