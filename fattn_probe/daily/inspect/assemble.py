@@ -140,6 +140,13 @@ class Tiling:
         """The number of Q heads in an output tile."""
         return int(self.choice.template.get("ncols2", 1))
 
+    def lacks(self, record: Raw) -> set[str]:
+        """The variables that a block's record lacks, since the source's kernel has other names for them."""
+        tile = {"sequence", "jt", "kb0_start", "kb0_stop", "needs_fixup", "is_fixup"}
+        tile |= {"zt"} if "zt" in record else {"z_KV", "zt_gqa"}
+        split = {"sequence", self.family.head_name, self.family.step_name, "ne11", "k_VKQ_max"}
+        return {"kbc": {"kbc", "kbc_stop"}, "tile": tile}.get(record["at"], split) - record.keys()
+
     def blocks(self, records: Sequence[Raw]) -> tuple[BlockWork, ...]:
         """The blocks of the attention kernel in order, from the records of each block's thread 0."""
         blocks: dict[int, BlockWork] = {}
@@ -218,15 +225,16 @@ class Tiling:
         return replace(found, kb0_limit=limit) if limit < steps else found
 
     def grid(self, records: Sequence[Raw]) -> Grid | None:
-        """The grid of output tiles and KV steps, from the first block's variables."""
-        if not records:
-            return None
-        first, groups = records[0], self.gqa_ratio // self.ncols2
-        if first["at"] == "kbc":
+        """The grid of output tiles and KV steps, from the first block's variables; None without them."""
+        first: Raw = records[0] if records else {}
+        groups = self.gqa_ratio // self.ncols2
+        if {"iter_k", "iter_j"} <= first.keys():
             iter_z_gqa = first.get("iter_z_gqa", groups)
             return Grid(first["iter_k"], first["iter_j"], iter_z_gqa, self.ne["K"][2], self.ne["Q"][3])
-        iter_k = -(-first["ne11"] // first[self.family.step_name])
-        return Grid(iter_k, self.blocks_num[0], groups, self.ne["K"][2], self.ne["Q"][3])
+        if {"ne11", self.family.step_name} <= first.keys():
+            iter_k = -(-first["ne11"] // first[self.family.step_name])
+            return Grid(iter_k, self.blocks_num[0], groups, self.ne["K"][2], self.ne["Q"][3])
+        return None
 
 
 def mask_ends_of(op: Op, inputs: Mapping[str, Bytes]) -> tuple[tuple[int, ...], ...]:

@@ -21,7 +21,7 @@ from fattn_probe.daily.inspect.anchors import Located, locate
 from fattn_probe.daily.inspect.dispatch.decide import decisions, plan_of, remembered_dispatch, visits_of
 from fattn_probe.daily.inspect.dispatch.explain import explain
 from fattn_probe.daily.inspect.dispatch.extract import Dispatch
-from fattn_probe.daily.inspect.facts import Decision, Facts, KernelLaunch
+from fattn_probe.daily.inspect.facts import Decision, Facts, KernelLaunch, MissingFacts
 from fattn_probe.daily.inspect.procedures.warp import LANES
 from fattn_probe.llama.build import RUNNER, TEST_BACKEND_OPS, Build, at_rest
 from fattn_probe.llama.launch.tiles import limits_of
@@ -267,6 +267,10 @@ class Inspector:
         launch = assemble.launch_facts(raw, kernels, records)
         tensors = assemble.tensors_of(raw["tensors"])
         tiling = assemble.Tiling(choice, launch["blocks_num"], {tensor.name: tensor.ne for tensor in tensors})
+        missing, lacking = self.located(build).missing, sorted(set().union(*map(tiling.lacks, records)))
+        if lacking:
+            records = [record for record in records if not tiling.lacks(record)]
+            missing += (MissingFacts("blocks", f"the kernel has no variables named {', '.join(lacking)}"),)
         return Facts(
             about=about,
             tensors=tensors,
@@ -276,6 +280,6 @@ class Inspector:
             kernels=kernels,
             grid=tiling.grid(records),
             blocks=tiling.blocks(records) if simulated else tiling.followed(records, scanned),
-            missing=self.located(build).missing,
+            missing=missing,
             fault=assemble.fault_of(raw.get("blocks", [])),
         )

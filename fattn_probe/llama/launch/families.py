@@ -3,7 +3,7 @@
 `run`, `plan`, `inspect`, `build` and the history support every family here. CONTRIBUTING.md explains how to add one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -57,6 +57,14 @@ class Family:
     def arguments(self, values: tuple[str, ...]) -> Mapping[str, str]:
         """Template arguments, keyed by parameter name."""
         return dict(zip(self.parameters, values, strict=False))
+
+    def named(self, arguments: Sequence[tuple[str, str]]) -> Mapping[str, str]:
+        """The (name, value) pairs of a launch by the source's names, which may be more or in another order than ours.
+
+        By our names if the source has other names for the sizes.
+        """
+        own = dict(arguments)
+        return own if own.keys() >= {*self.parameters[:4]} else self.arguments(tuple(value for _, value in arguments))
 
     def case_arguments(self, values: tuple[str, ...]) -> tuple[str, ...]:
         """The arguments of the host function that launches a kernel; () if `values` lacks some of them."""

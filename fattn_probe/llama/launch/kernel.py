@@ -1,6 +1,6 @@
 """The attention kernel of a launch: its sizes, and its division of an output tile among warps."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fattn_probe.llama.launch.architecture import AMD, RDNA4, generation_of, is_cdna
@@ -57,13 +57,12 @@ def attention_of(launches: Sequence[LaunchRecord], arch: int, constants: Constan
     if launch is None:
         return None
     family = BY_KERNEL[launch.kernel]
-    named = family.arguments(launch.values)
-    columns = columns_of_tile(launch.spelling)
-    if columns is None or not {*family.parameters[:4]} <= named.keys():
+    named = family.named(launch.template_args)
+    if not {*family.parameters[:4]} <= named.keys():
         return None
     D = named.get("D", "")
     DKQ, DV = int(named.get("DKQ", D)), int(named.get("DV", D))
-    ncols1, ncols2 = columns
+    ncols1, ncols2 = columns_among(named)
     rows = family.nbatch_fa((DKQ, DV, ncols1 * ncols2), arch, constants, launch.block[0] * launch.block[1])
     if rows is None:
         return None
@@ -95,8 +94,12 @@ def columns_of_tile(spelling: str) -> tuple[int, int] | None:
     name = parse_kernel_name(spelling)
     family = BY_KERNEL.get(name.base)
     named = family.arguments(tuple(value for _, value in name.args)) if family else {}
-    ncols1 = named.get("ncols1") or named.get("ncols")
-    return (int(ncols1), int(named.get("ncols2", 1))) if ncols1 else None
+    return columns_among(named) if {"ncols1", "ncols"} & named.keys() else None
+
+
+def columns_among(named: Mapping[str, str]) -> tuple[int, int]:
+    """(ncols1, ncols2) among template arguments."""
+    return int(named.get("ncols1") or named["ncols"]), int(named.get("ncols2", 1))
 
 
 def _columns(family: Family, sizes: tuple[int, int], arch: int, constants: Constants) -> int:

@@ -138,3 +138,16 @@ def test_tiles_derived_from_kbc_equal_the_h200s(name, sparse):
             tile | {"read": None} for tile in recorded["tiles"]
         ]
         assert not any(tile.read for tile in block.tiles)
+
+
+def test_a_record_without_the_variables_of_the_kernel_says_which_and_gives_no_grid():
+    """A source may rename them."""
+    sizes = {"Q": (64, 7, 14, 1), "K": (64, 256, 2, 1)}
+    tiling = Tiling(Choice("mma_f16", "flash_attn_ext_f16", {"ncols2": 8}, {}), (8, 1, 1), sizes)
+    named = {"sequence": 0, "jt": 0, "z_KV": 0, "zt_gqa": 0, "needs_fixup": 0, "is_fixup": 0}
+    tile = {"at": "tile", "blockIdx": [0, 0, 0], **named}
+    assert tiling.lacks(tile) == {"kb0_start", "kb0_stop"} and tiling.grid([tile]) is None
+    assert not tiling.lacks(tile | {"kb0_start": 0, "kb0_stop": 4})
+    assert tiling.lacks({"at": "kbc", "kbc": 0}) == {"kbc_stop"} and tiling.grid([{"at": "kbc", "kbc": 0}]) is None
+    vec = Tiling(Choice("vec", "flash_attn_ext_vec", {}, {}), (8, 1, 1), sizes)
+    assert vec.lacks({"at": "vec", "sequence": 0}) == {"head", "nthreads", "ne11", "k_VKQ_max"}

@@ -1,6 +1,7 @@
 """Every reader of a launch takes its sizes from the source: error model, rounding model and geometry agree."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -94,6 +95,17 @@ def test_vec_kernels_are_read_alike(arch, D, types):
     assert (error.split.rows, cut.rows) == (128, 128)
     assert 32 // error.split.warps == plan.threads_V
     assert cut.kernel.type_K == types.lower()
+
+
+def test_template_arguments_are_read_by_the_names_of_the_source_wherever_they_are():
+    arguments = {"has_alibi": "true", "DKQ": "576", "DV": "512", "ncols1": "4", "ncols2": "16"}
+    more = {"use_sparse": "false", "use_logit_softcap": "false", "V_is_K_view": "true"}
+    one = LaunchRecord(0, MMA_F16.kernel, tuple((arguments | more).items()), (16, 1, 1), (32, 8, 1), 95552)
+    kernel = attention_of([one], 90, default_constants())
+    assert (kernel.DKQ, kernel.DV, kernel.ncols1, kernel.ncols2) == (576, 512, 4, 16)
+    assert (kernel.softcap, kernel.sparse) == (False, False)
+    unnamed = replace(one, template_args=tuple(("", value) for value in ("576", "512", "4", "16", *more.values())))
+    assert attention_of([unnamed], 90, default_constants()).ncols2 == 16
 
 
 def test_sizes_that_the_source_does_not_have_are_not_guessed():
