@@ -1,5 +1,6 @@
 """Assemble the facts from the debugger's output."""
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -70,6 +71,7 @@ def variables_of(raw: Mapping[str, str]) -> dict[str, Value]:
 
 
 def _variable(text: str) -> Value:
+    text = re.sub(r"^@0x[0-9a-f]+: ", "", text)  # the address of what a lambda captures by reference
     if text in ("true", "false"):
         return text == "true"
     if text.startswith("{x = "):
@@ -142,10 +144,14 @@ class Tiling:
 
     def lacks(self, record: Raw) -> set[str]:
         """The variables that a block's record lacks, since the source's kernel has other names for them."""
-        tile = {"sequence", "jt", "kb0_start", "kb0_stop", "needs_fixup", "is_fixup"}
-        tile |= {"zt"} if "zt" in record else {"z_KV", "zt_gqa"}
-        split = {"sequence", self.family.head_name, self.family.step_name, "ne11", "k_VKQ_max"}
-        return {"kbc": {"kbc", "kbc_stop"}, "tile": tile}.get(record["at"], split) - record.keys()
+        if record["at"] == "kbc":
+            needed = {"kbc", "kbc_stop"}
+        elif record["at"] == "tile":
+            needed = {"sequence", "jt", "kb0_start", "kb0_stop", "needs_fixup", "is_fixup"}
+            needed |= {"zt"} if "zt" in record else {"z_KV", "zt_gqa"}
+        else:
+            needed = {"sequence", self.family.head_name, self.family.step_name, "ne11", "k_VKQ_max"}
+        return needed - record.keys()
 
     def blocks(self, records: Sequence[Raw]) -> tuple[BlockWork, ...]:
         """The blocks of the attention kernel in order, from the records of each block's thread 0."""
@@ -231,7 +237,7 @@ class Tiling:
         if {"iter_k", "iter_j"} <= first.keys():
             iter_z_gqa = first.get("iter_z_gqa", groups)
             return Grid(first["iter_k"], first["iter_j"], iter_z_gqa, self.ne["K"][2], self.ne["Q"][3])
-        if {"ne11", self.family.step_name} <= first.keys():
+        if "ne11" in first and self.family.step_name in first:
             iter_k = -(-first["ne11"] // first[self.family.step_name])
             return Grid(iter_k, self.blocks_num[0], groups, self.ne["K"][2], self.ne["Q"][3])
         return None

@@ -33,7 +33,7 @@ from fattn_probe.llama.cxx.functions import functions
 from fattn_probe.llama.cxx.includes import included
 from fattn_probe.llama.cxx.tokens import draft_of, tokenize
 from fattn_probe.llama.launch.architecture import AMD, arch_number, cuda_arch, generation_of, tile_configuration
-from fattn_probe.llama.launch.constants import Constants, configurations, known_constants
+from fattn_probe.llama.launch.constants import Constants, configurations, headers_of, known_constants
 from fattn_probe.llama.launch.families import BY_CASE, BY_KERNEL, FAMILIES
 from fattn_probe.llama.source import Tree
 from fattn_probe.llama.source.features import CUDA
@@ -208,8 +208,10 @@ def changed_rows(base: Code, new: Code) -> frozenset[Row]:
     """The rows of the configuration functions that differ."""
     rows = set[Row]()
     for family in ("mma", "tile"):
-        file = BY_CASE[family].file
-        before, after = (configurations(code.text(file) or "") for code in (base, new))
+        before, after = (
+            configurations("\n".join(code.text(file) or "" for file in headers_of(code.root, BY_CASE[family].file)))
+            for code in (base, new)
+        )
         for suffix in before.keys() | after.keys():
             differing = set(before.get(suffix, ())) ^ set(after.get(suffix, ()))
             rows |= {(family, suffix, row[:3]) for row in differing}

@@ -11,10 +11,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 
 from fattn_probe.llama.cxx.expressions import COMMENT
+from fattn_probe.llama.cxx.includes import included
 from fattn_probe.llama.launch.architecture import AMD, fast_f16, generation_of, tile_configuration
 from fattn_probe.llama.source import Tree
 from fattn_probe.llama.source.features import CUDA, read_code
@@ -85,9 +87,18 @@ def known_constants(tree: Tree | None) -> Constants | None:
         return None
 
 
+def headers_of(root: Path, file: str) -> list[str]:
+    """A file of ggml-cuda/ and the attention headers that it includes, since a source may move tables there."""
+    found = included([root / CUDA / file], (), root / CUDA)
+    return [file, *sorted(path.name for path in found if path.name.startswith("fattn-") and path.name != file)]
+
+
 def constants_of(tree: Tree) -> Constants:
     """Read the constants from a source's files."""
-    texts = {name: (tree.root / CUDA / f"fattn-{name}.cuh").read_text() for name in ("mma-f16", "tile", "common")}
+    texts = {
+        name: "\n".join((tree.root / CUDA / file).read_text() for file in headers_of(tree.root, f"fattn-{name}.cuh"))
+        for name in ("mma-f16", "tile", "common")
+    }
     mma = _tables(texts["mma-f16"], ("ampere", "turing", "volta"), ("rdna", "cdna"))
     tile = _tables(texts["tile"], ("fp16", "fp32"), ("amd", "amd_rdna"))
     return Constants(

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -145,10 +145,11 @@ def geometry_of(
 ) -> Geometry | None:
     """The geometry of an op's launches; None if they contain no attention kernel with known sizes.
 
-    `arch` is the number from `arch_number`; `constants` are those of the source, or None.
+    `arch` is the number from `arch_number`; `constants` are those of the source, or None. The kernel's `softcap` is the
+    op's, since a source may read it at run time.
     """
     kernel = attention_of(launches, arch, constants or default_constants())
-    return None if kernel is None else geometry(op, kernel)
+    return None if kernel is None else geometry(op, replace(kernel, softcap=op.params.logit_softcap != 0))
 
 
 def geometry(op: Op, kernel: AttentionKernel) -> Geometry:

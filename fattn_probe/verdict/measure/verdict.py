@@ -7,6 +7,7 @@ from enum import StrEnum
 import numpy as np
 
 from fattn_probe.base.arrays import F32, F64, Bools, above
+from fattn_probe.base.figures import factor
 from fattn_probe.cases.scenario.schema import Tolerance
 from fattn_probe.verdict.measure.expected import Design, Expected, Held, hold
 from fattn_probe.verdict.measure.metrics import Coordinate, Deviation, Metrics, deviation_from, measure, upstream_nmse
@@ -103,7 +104,7 @@ def judge(
     unless these rows match the kernel's own weights applied to V. Arrays have dst's shape (n_seq, n_q, n_head, hsv).
     `fully_masked` (n_seq, n_q, n_head) marks the rows whose mask is -inf everywhere; it does not change the verdict,
     but explains NaNs that occur only there. Without `predictions`, the prediction's numbers are left out where the
-    rounding model decides, unless there is a mean error to compare. `describe` puts the wrong rows (n_seq, n_q, n_head)
+    rounding model decides, unless the error is large or has a mean. `describe` puts the wrong rows (n_seq, n_q, n_head)
     into words, and `place` gives an element its coordinate in the whole output. InputError if the shapes differ.
     """
     if not np.isfinite(reference).all():
@@ -112,13 +113,14 @@ def judge(
     if place is not None:
         worst, first_bad = (None if at is None else place(at) for at in (metrics.worst, metrics.first_bad))
         metrics = replace(metrics, worst=worst, first_bad=first_bad)
-    predictions = predictions or abs(metrics.bias) >= BIASED
+    predictions = predictions or abs(metrics.bias) >= BIASED or above(metrics.nmse, UPSTREAM_TOLERANCE)
     held = hold(dst, reference, expected, predictions=predictions) if expected else None
     inaccurate = [] if held is not None and not given(tolerance) else _inaccurate(metrics, tolerance)
     if held is not None and not inaccurate:
         inaccurate = _inaccurate_rows(dst, reference, tolerance, held.left, NOT_PREDICTED)
-    designed = [] if held is None or held.design.passes else [f"not as designed: {held.design.reason}"]
     design = None if held is None else held.design
+    designed = [] if design is None or design.passes else [f"not as designed: {design.reason}"]
+    inaccurate += contradiction(metrics, design)
     bit_exact = expected is not None and expected.bit_exact
     judged = accuracy(dst, reference, metrics, design, bit_exact=bit_exact)
     deviation = _deviation(dst, reference, tolerance, held, bool(inaccurate))
@@ -156,6 +158,22 @@ def _deviation(dst: F32, reference: F64, tolerance: Tolerance, held: Held | None
     left = held.left
     base = np.where(left[..., None], by_tolerance.base, held.deviation.base)
     return Deviation(wrong, base, np.where(left, by_tolerance.unit, held.deviation.unit))
+
+
+def contradiction(metrics: Metrics, design: Design | None) -> list[str]:
+    """A large error that the rounding model has too, but that is beyond the error model's bound, in words.
+
+    The model reads the kernel's template arguments from the launch, so it may follow a kernel that was chosen wrongly.
+    """
+    if design is None or design.by != "model" or not design.passes or not metrics.all_finite:
+        return []
+    bound = design.error_by_bound
+    if bound is None or not above(bound, 1.0) or not above(metrics.nmse, UPSTREAM_TOLERANCE):
+        return []
+    return [
+        f"an error is {factor(bound, 3)} times its bound, although the output equals the rounding model: the launched "
+        f"kernel computes something else (NMSE {metrics.nmse:.2e})"
+    ]
 
 
 def given(tolerance: Tolerance) -> bool:

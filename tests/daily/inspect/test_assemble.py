@@ -21,6 +21,8 @@ KERNEL = "flash_attn_ext_f16<64, 64, 8, 8, false, false, false>"
         ("1", 1),
         ("inf", math.inf),
         ("{x = 132, y = 1, z = 1}", [132, 1, 1]),
+        ("@0x7fffffffcf30: {x = 32, y = 4, z = 1}", [32, 4, 1]),
+        ("@0x7fffffffccac: true", True),
         ("GGML_TYPE_F16", "GGML_TYPE_F16"),
         ("<optimized out>", "<optimized out>"),
         ("<error reading variable: Cannot access memory at address 0x0>",) * 2,

@@ -3,7 +3,7 @@
 import pytest
 
 from fattn_probe.llama.launch.architecture import CDNA3, RDNA3, RDNA4
-from fattn_probe.llama.launch.constants import configurations, constants_of
+from fattn_probe.llama.launch.constants import configurations, constants_of, headers_of
 from fattn_probe.llama.source.features import CUDA, probe
 from fattn_probe.llama.source.tree import Tree
 
@@ -72,6 +72,15 @@ def test_a_function_of_the_sources_own_leaves_the_rows_that_it_may_replace_unkno
 def test_a_turing_function_with_conditions_is_unknown_but_ampere_is_not(tmp_path):
     read = constants(tmp_path, turing=("    if (ncols > 32) {", NEW, "    }"))
     assert (read.mma_of(SIZES, 75), read.mma_of(SIZES, 90), read.mma_of(SIZES, 70)) == (None, (64, 128), (64, 128))
+
+
+def test_tables_may_be_in_a_header_that_the_kernels_file_includes(tmp_path):
+    before = constants(tmp_path)
+    kernels = tmp_path / CUDA / "fattn-mma-f16.cuh"
+    kernels.rename(kernels.with_name("fattn-mma-config.cuh"))
+    kernels.write_text('#include "fattn-mma-config.cuh"\n')
+    assert constants_of(Tree("here", tmp_path, "?", "x", probe(tmp_path))) == before
+    assert headers_of(tmp_path, kernels.name) == ["fattn-mma-f16.cuh", "fattn-mma-config.cuh"]
 
 
 def test_the_rows_of_each_function_are_listed_without_comments():

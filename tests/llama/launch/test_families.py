@@ -36,9 +36,9 @@ def launch(family, values, threads, wave=32):
     return LaunchRecord(0, family.kernel, named, (8, 3, 8), (wave, threads // wave, 1), 0)
 
 
-def op_of(hsk=128, hsv=128):
+def op_of(hsk=128, hsv=128, **more):
     fields = {"version": 1, "about": "x", "hsk": hsk, "hsv": hsv, "n_head": 8, "n_head_kv": 2, "n_q": 16, "n_kv": 1000}
-    return expand(Scenario.model_validate(fields).named("test"))[0].op
+    return expand(Scenario.model_validate(fields | more).named("test"))[0].op
 
 
 def tile(ncols, threads, constants=None, arch=90):
@@ -106,6 +106,14 @@ def test_template_arguments_are_read_by_the_names_of_the_source_wherever_they_ar
     assert (kernel.softcap, kernel.sparse) == (False, False)
     unnamed = replace(one, template_args=tuple(("", value) for value in ("576", "512", "4", "16", *more.values())))
     assert attention_of([unnamed], 90, default_constants()).ncols2 == 16
+
+
+@pytest.mark.parametrize("flag", ["false", "true"])
+@pytest.mark.parametrize("softcap", [0, 10])
+def test_whether_there_is_a_softcap_is_a_fact_of_the_op(softcap, flag):
+    """The model of a kernel that was launched without the op's softcap has it, so the kernel's output is wrong."""
+    one = launch(VEC, (128, 2, "GGML_TYPE_F16", "GGML_TYPE_F16", flag), 128)
+    assert geometry_of(op_of(logit_softcap=softcap), [one], 90).kernel.softcap == (softcap != 0)
 
 
 def test_sizes_that_the_source_does_not_have_are_not_guessed():

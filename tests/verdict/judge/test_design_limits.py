@@ -314,6 +314,25 @@ def test_a_prediction_is_computed_only_where_it_decides_or_is_shown(monkeypatch)
     assert some.design.rmse_by_predicted is not None and asked.call_count == 3
 
 
+@pytest.mark.parametrize(
+    ("error", "bound", "status"),
+    [(0.125, 0.125, Status.PASS), (0.125, 0.12, Status.FAIL), (0.022, 0.02, Status.PASS)],
+    ids=["at its bound", "beyond it", "with a small NMSE"],
+)
+def test_a_large_error_beyond_its_bound_fails_although_the_model_has_it_too(error, bound, status):
+    """The model follows the kernel that was launched, which may be a wrong one."""
+    wrong = off(error)
+    for predictions in (True, False):
+        expected = Expected(lambda: predicted(0.1, bound), wrong)
+        found = judge(wrong, REFERENCE, Tolerance(), expected=expected, predictions=predictions)
+        assert found.status is status
+        if status is Status.FAIL:
+            assert found.reason.startswith(
+                "an error is 1.04 times its bound, although the output equals the rounding model"
+            )
+            assert found.deviation.wrong.all()
+
+
 def test_the_deviation_is_from_what_decides():
     """Its unit is the row's predicted RMSE, or what the tolerance allows a row."""
     tight, dst = Tolerance(nmse=2.0**-22), off(R)
