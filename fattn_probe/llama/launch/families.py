@@ -59,9 +59,9 @@ class Family:
         return dict(zip(self.parameters, values, strict=False))
 
     def named(self, arguments: Sequence[tuple[str, str]]) -> Mapping[str, str]:
-        """The (name, value) pairs of a launch by the source's names, which may be more or in another order than ours.
+        """The (name, value) pairs of a launch by the source's names; a source may add parameters, or reorder them.
 
-        By our names if the source has other names for the sizes.
+        If the source lacks these names for the sizes, the places of the values decide.
         """
         own = dict(arguments)
         return own if own.keys() >= {*self.parameters[:4]} else self.arguments(tuple(value for _, value in arguments))

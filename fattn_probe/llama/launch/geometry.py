@@ -145,8 +145,8 @@ def geometry_of(
 ) -> Geometry | None:
     """The geometry of an op's launches; None if they contain no attention kernel with known sizes.
 
-    `arch` is the number from `arch_number`; `constants` are those of the source, or None. The kernel's `softcap` is the
-    op's, since a source may read it at run time.
+    `arch` is the number from `arch_number`; `constants` are those of the source, or None. The kernel's `softcap` is
+    that of the op, since a source may read it at run time.
     """
     kernel = attention_of(launches, arch, constants or default_constants())
     return None if kernel is None else geometry(op, replace(kernel, softcap=op.params.logit_softcap != 0))

@@ -113,7 +113,7 @@ def judge(
     if place is not None:
         worst, first_bad = (None if at is None else place(at) for at in (metrics.worst, metrics.first_bad))
         metrics = replace(metrics, worst=worst, first_bad=first_bad)
-    predictions = predictions or abs(metrics.bias) >= BIASED or above(metrics.nmse, UPSTREAM_TOLERANCE)
+    predictions = predictions or abs(metrics.bias) >= BIASED or bool(above(metrics.nmse, UPSTREAM_TOLERANCE))
     held = hold(dst, reference, expected, predictions=predictions) if expected else None
     inaccurate = [] if held is not None and not given(tolerance) else _inaccurate(metrics, tolerance)
     if held is not None and not inaccurate:
