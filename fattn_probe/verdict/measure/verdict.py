@@ -171,8 +171,8 @@ def contradiction(metrics: Metrics, design: Design | None) -> list[str]:
     if bound is None or not above(bound, 1.0) or not above(metrics.nmse, UPSTREAM_TOLERANCE):
         return []
     return [
-        f"an error is {factor(bound, 3)} times its bound, although the output equals the rounding model: the launched "
-        f"kernel computes something else (NMSE {metrics.nmse:.2e})"
+        f"an error is {factor(bound, 3)} times its bound, although the output agrees with the rounding model: the "
+        f"launched kernel computes something else (NMSE {metrics.nmse:.2e})"
     ]
 
 

@@ -328,7 +328,7 @@ def test_a_large_error_beyond_its_bound_fails_although_the_model_has_it_too(erro
         assert found.status is status
         if status is Status.FAIL:
             assert found.reason.startswith(
-                "an error is 1.04 times its bound, although the output equals the rounding model"
+                "an error is 1.04 times its bound, although the output agrees with the rounding model"
             )
             assert found.deviation.wrong.all()
 
