@@ -435,8 +435,8 @@ def families_of(folder: Path, file: str) -> list[str]:
     """The kernel families that a file in ggml-cuda/ belongs to, or whose headers include it; all if there are none."""
     name, families = file.rpartition("/")[2], [family.case for family in FAMILIES]
     own = [case for case in families if name.startswith(f"fattn-{case}")]
-    headers = {case: included(folder.glob(f"fattn-{case}*.cuh"), (), folder) for case in families}
-    return own or [case for case in families if any(path.name == name for path in headers[case])] or families
+    headers = ((case, included(folder.glob(f"fattn-{case}*.cuh"), (), folder)) for case in families)
+    return own or [case for case, found in headers if any(path.name == name for path in found)] or families
 
 
 @cache
