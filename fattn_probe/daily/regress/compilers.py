@@ -26,6 +26,7 @@ from fattn_probe.machine.run.executed import ExecutedCode
 from fattn_probe.machine.run.prepare import (
     KernelsByOp,
     compiled_names,
+    files_of_base,
     kernels_of,
     launching_by_size,
     missing_files,
@@ -338,15 +339,7 @@ class Compilers:
             self._find_names(build, session)
             return
         _, wave = build.wave(self.place, self.jobs)
-        cases = [case for lane in lanes for case in lane.cases]
-        sources = required_sources(cases)
-        if not wave:  # no kernel is known: besides the host code, compile what the dry runs need
-            sources += launching_by_size(session, cases, target)
-        # Use the files common to all kernels: the files common to one wave's kernels differ from wave to wave.
-        if wave and build.exact:
-            sources += missing_files(launching_files, session, build.kernels.values(), target)
-        if wave and (build.exact or self.likely.families):  # otherwise an earlier run has compiled these files
-            sources += missing_files(common_files, session, build.kernels.values(), target)
+        sources = self._sources(build, session, wave)
         try:
             session.add_kernels(target, [build.kernels[name] for name in wave], sources=sources, jobs=self.slots)
         except BuildError as error:
@@ -372,6 +365,22 @@ class Compilers:
             if wave and made.objects is not None:  # something was compiled
                 self.rate.add((time.monotonic() - self._here.began) * self.jobs * self.share, len(wave))
             build.growth = Growth(build.growth.times + 1, builds)
+
+    def _sources(self, build: GrowingBuild, session: Session, wave: Sequence[str]) -> tuple[str, ...]:
+        """The other files that a build needs together with a wave of kernels."""
+        lanes = [self.lanes[number] for number in build.lanes]
+        cases, target = [case for lane in lanes for case in lane.cases], lanes[0].job.target
+        sources = required_sources(cases)
+        if not wave:  # no kernel is known: besides the host code, compile what the dry runs need
+            sources += launching_by_size(session, cases, target)
+        elif not build.growth.times and self.likely.base is not None:
+            sources += files_of_base(session, self.likely.base, target)
+        # Use the files common to all kernels: the files common to one wave's kernels differ from wave to wave.
+        if wave and build.exact:
+            sources += missing_files(launching_files, session, build.kernels.values(), target)
+        if wave and (build.exact or self.likely.families):  # otherwise an earlier run has compiled these files
+            sources += missing_files(common_files, session, build.kernels.values(), target)
+        return sources
 
     def _report(self, progress: Progress) -> None:
         """Stop compiling if the run has ended; start the other builds when only the first build's link steps are left.

@@ -16,11 +16,19 @@ from fattn_probe.cases.device import Device, Target, load_devices
 from fattn_probe.cases.device.target import picklable
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.build import RUNNER, Build, BuildRequest
-from fattn_probe.llama.build.key import as_compiled, kernels_apart
+from fattn_probe.llama.build.ensure import existing
+from fattn_probe.llama.build.key import as_compiled, folder_of, kernels_apart, key_of
 from fattn_probe.llama.build.ninja import Report, silent
-from fattn_probe.llama.build.sources import CONVERSIONS_TO_F16, launches_file, launching_files
+from fattn_probe.llama.build.sources import (
+    COMMON_PREFIX,
+    CONVERSIONS_TO_F16,
+    LAUNCHES_PREFIX,
+    launches_file,
+    launching_files,
+)
 from fattn_probe.llama.build.stamp import own_stamp
 from fattn_probe.llama.build.symbols import case_of, demangle
+from fattn_probe.llama.build.toolchain import find_toolchain
 from fattn_probe.llama.launch.architecture import arch_number
 from fattn_probe.llama.launch.families import BY_KERNEL, instance_of, kernel_named
 from fattn_probe.llama.launch.record import LaunchRecord
@@ -132,6 +140,21 @@ def missing_files(
     made = session.builds.get(f"{target}/{RUNNER}")
     files = made.manifest.contents.sources if made is not None else ()
     return find(kernels, known_cases(session.options.tree).values(), files, cores() // 2)
+
+
+def files_of_base(session: Session, base: Tree, target: Target) -> tuple[str, ...]:
+    """The `launching_files` and `common_files` in a base's build for a simulated GPU; empty if there is no such build.
+
+    Few edits change these files, so ccache has their objects; and if an edit changes which kernels are chosen, these
+    files probably launch them. Their names have a number for each of a tree's cases, so both trees need the same cases.
+    """
+    tree = session.options.tree
+    if tree is None or target.engine != "sim" or list(known_cases(tree)) != list(known_cases(base)):
+        return ()
+    request = Session(replace(session.options, tree=base, patches=())).request_for(target)
+    made = existing(folder_of(request, key_of(request, find_toolchain(request.engine).versions)), request)
+    files = made.manifest.contents.sources if made is not None else ()
+    return tuple(name for name in files if LAUNCHES_PREFIX in name or COMMON_PREFIX in name)
 
 
 def known_cases(tree: Tree) -> dict[str, KernelCase]:

@@ -101,6 +101,7 @@ def compilers(monkeypatch):
     monkeypatch.setattr(module, "required_kernels", required)
     monkeypatch.setattr(module, "launching_by_size", lambda *_: ("launches.cu",))
     monkeypatch.setattr(module, "missing_files", lambda *_: ())
+    monkeypatch.setattr(module, "files_of_base", lambda *_: ("base.cu",))
     monkeypatch.setattr(module, "unpacked_tables", lambda: None)
     monkeypatch.setattr(module, "base_of", lambda options: None)
     monkeypatch.setattr(module, "default_jobs", lambda: 1)
@@ -315,6 +316,13 @@ def test_the_cases_that_are_likely_to_tell_come_first_with_their_kernels(compile
     made = schedule(compilers, kernels, likely=likely)
     assert [event.name for _, event in made.events()][:2] == ["late", "also"]
     assert [names for _, *names in compilers.events if names != ["dry runs"]] == [["tile 3"], ["mma 2", "vec 1"]]
+
+
+def test_the_first_wave_has_the_launching_files_of_the_base(compilers):
+    made = schedule(compilers, {"a": ("mma 1",), "b": ("vec 2",), "c": ("vec 3",)}, likely=Likely(base=StandIn()))
+    list(made.events())
+    (first, *others) = [names for _, *names in compilers.events if names != ["dry runs"]]
+    assert "base.cu" in first and others and not any("base.cu" in names for names in others)
 
 
 @pytest.mark.parametrize(("place", "expected"), [(0, [2, 4, 8, 16, 32, 32]), (LAST - 1, [2, 32, 32, 34, 0, 0])])

@@ -1,8 +1,10 @@
 """The kernels of a run are known and compiled before it starts, or when an attempt lacks one."""
 
 import errno
+import shutil
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -11,16 +13,26 @@ from fattn_probe.base.errors import BuildError, InputError
 from fattn_probe.cases.device import Target
 from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.llama.build import RUNNER, Build, BuildRequest, make
-from fattn_probe.llama.build.key import Contents, new_manifest
+from fattn_probe.llama.build.key import MANIFEST as FILE
+from fattn_probe.llama.build.key import MANIFESTS, Contents, folder_of, key_of, new_manifest
+from fattn_probe.llama.build.sources import COMMON_PREFIX, CUDA, INSTANCES, LAUNCHES_PREFIX
 from fattn_probe.llama.launch.record import parse_launches
+from fattn_probe.llama.source.patches import Patch
 from fattn_probe.machine.run import prepare as required
 from fattn_probe.machine.run import session as sessions
 from fattn_probe.machine.run.command import Done, plan_cases
 from fattn_probe.machine.run.outcome import Lost, Missing, Ran, RunResult, Unsupported
-from fattn_probe.machine.run.prepare import KernelReader, KernelsByOp, prepare, process_count, required_kernels
+from fattn_probe.machine.run.prepare import (
+    KernelReader,
+    KernelsByOp,
+    files_of_base,
+    prepare,
+    process_count,
+    required_kernels,
+)
 from fattn_probe.machine.run.session import MOST_RETRIES, RunOptions, Session
 from fattn_probe.machine.run.simulator import Simulation
-from tests.llama.build.test_key import MANIFEST
+from tests.llama.build.test_key import GXX, MANIFEST
 from tests.llama.build.tree import make_tree
 from tests.made import CPU, H200, target
 
@@ -98,6 +110,26 @@ def test_dry_runs_need_a_part_of_a_build(cache, tree, built, monkeypatch):
     prepare(session, [(Q8_V, [H200])])
     launches, to_f16 = "template-instances/fattn-probe-launches-64-64.cu", "convert-to-f16.cu"
     assert built == [("90 dry", [launches]), ("90", []), ("90 dry", [to_f16, launches]), ("90", [to_f16])]
+
+
+@pytest.mark.parametrize(("base", "cases"), [(True, True), (False, True), (True, False)])
+def test_an_edit_begins_with_the_launching_files_of_the_base(cache, tree, monkeypatch, base, cases):
+    monkeypatch.setattr(required, "find_toolchain", lambda engine: GXX)
+    request = BuildRequest(tree)
+    files = (f"{INSTANCES}/{LAUNCHES_PREFIX}of-5.cu", f"{INSTANCES}/{COMMON_PREFIX}of-5-1.cu")
+    made = replace(MANIFEST, contents=Contents(sources=("convert-to-f16.cu", *files)))
+    if base:
+        folder = folder_of(request, key_of(request, GXX.versions))
+        folder.mkdir(parents=True)
+        (folder / FILE).write_text(MANIFESTS.text(made))
+    edited = replace(tree, digest="edited")
+    if not cases:
+        edited = replace(edited, root=tree.root.with_name("edited"))
+        shutil.copytree(tree.root, edited.root)
+        next((edited.root / CUDA / INSTANCES).glob("fattn-mma-*.cu")).unlink()
+    patch = Patch("mine", Path(), "", (), "")
+    session = Session(RunOptions(edited, patches=(patch,)))
+    assert files_of_base(session, tree, H200) == (files if base and cases else ())
 
 
 @pytest.mark.parametrize(("changed", "plans"), [({}, [2]), ({"digest": "edited"}, [2, 2])], ids=["again", "edited"])
