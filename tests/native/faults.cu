@@ -136,6 +136,11 @@ __global__ void unwritten_since_the_pool_had_it(int * data, int) {
         data[3] = data[2] + 1; // fault: unwritten_since_the_pool_had_it
     }
 }
+__global__ void past_what_the_pool_hands_out(int * data, int n) {
+    if (is_faulty()) {
+        data[2 * n / 3] = 1; // fault: past_what_the_pool_hands_out
+    }
+}
 static __device__ __noinline__ int sum_of_a_large_array(int n) { // fault: stack_overflow
     volatile char local[400 << 10];
     local[n] = 1;
@@ -519,7 +524,7 @@ static const Entry entries[] = {
     ENTRY(read_past_the_end), ENTRY(write_past_the_end), ENTRY(write_before_the_start), ENTRY(wide_read_past_the_end),
     ENTRY(dynamic_shared_past_the_end), ENTRY(static_shared_past_the_end), ENTRY(misaligned_16), ENTRY(misaligned_8),
     ENTRY(misaligned_copy), ENTRY(misaligned_matrix), ENTRY(use_after_free), ENTRY(given_back_to_the_pool), ENTRY(handed_out_by_the_pool),
-    ENTRY(unwritten_since_the_pool_had_it), ENTRY(stack_overflow), ENTRY(traps),
+    ENTRY(unwritten_since_the_pool_had_it), ENTRY(past_what_the_pool_hands_out), ENTRY(stack_overflow), ENTRY(traps),
     ENTRY(misaligned_8_in_parts), ENTRY(misaligned_4), ENTRY(barriers_at_two_places), NARROW(shuffle_from_a_missing_lane),
     NARROW(sum_over_missing_lanes), ENTRY(product_overflows), ENTRY(index_loses_bits), ENTRY(uninitialized_global),
     ENTRY(two_blocks_write), ENTRY(block_reads_after_a_write), ENTRY(block_writes_after_a_read),
@@ -538,7 +543,7 @@ extern "C" void fattn_probe_name_allocation(const void * start, const char * nam
 // As upstream's: a buffer that it has back is there for the next op.
 struct ggml_cuda_pool_leg {
     void * kept = nullptr;
-    void * alloc(size_t) {
+    void * alloc(size_t size, size_t *) {
         void * ptr = kept;
         kept       = nullptr;
         return ptr;
@@ -561,7 +566,10 @@ int main(int count, char ** words) {
     if (strstr(words[1], "_the_pool") != nullptr) {
         ggml_cuda_pool_leg pool;
         pool.free(data, n * sizeof(int));
-        data = strcmp(words[1], "given_back_to_the_pool") == 0 ? data : (int *) pool.alloc(n * sizeof(int));
+        if (strcmp(words[1], "given_back_to_the_pool") != 0) {
+            const bool half = strcmp(words[1], "past_what_the_pool_hands_out") == 0;
+            data            = (int *) pool.alloc(n * sizeof(int) / (half ? 2 : 1), nullptr);
+        }
     }
     if (strncmp(words[1], "uninitialized_", 14) == 0) {
         cudaMalloc((void **) &data, n * sizeof(int));

@@ -1,7 +1,6 @@
 """Marks for the checker: vector copies, conversions from 64 to 32 bits, returned pool memory, device variables."""
 
 import re
-from collections.abc import Iterator
 
 from fattn_probe.llama.cxx.functions import header_start
 from fattn_probe.llama.cxx.tokens import UNMATCHED, Draft, Spans
@@ -21,26 +20,34 @@ TYPES = frozenset({"struct", "union", "class", "enum"})
 
 
 def rewrite_pool(draft: Draft) -> None:
-    """Call `simt_give_back` at the start of the pool's `free`, and `simt_hand_out` where `alloc` returns a buffer."""
-    for member, body in _members(draft, "free"):
-        pointer = draft.words[draft.words.index(",", member) - 1]
-        draft.after(body, f" void simt_give_back(void *); simt_give_back({pointer});")
-    for _, body in _members(draft, "alloc"):
-        draft.after(body, " void *simt_hand_out(void *);")
+    """Call `simt_hand_out` where the pool's `alloc` returns a buffer, and `simt_give_back` at the start of its `free`.
+
+    The pool allocates 5 % more than it is asked for, and hands out larger buffers again. `simt_hand_out` reduces them
+    to the requested size; without it, a kernel could write past the end unnoticed.
+    """
+    if not (frees := _members(draft, "free")) or not (allocs := _members(draft, "alloc")):
+        return
+    for pointer, body in frees:
+        draft.after(body, f" void *simt_give_back(void *); {pointer} = simt_give_back({pointer});")
+    for size, body in allocs:
+        draft.after(body, " void *simt_hand_out(void *, size_t);")
         for index in draft.where.get("return", ()):
             if body < index < draft.mates[body] and draft.word(index + 2) == ";":
-                draft.replace(index + 1, f"simt_hand_out({draft.words[index + 1]})")
+                draft.replace(index + 1, f"simt_hand_out({draft.words[index + 1]}, {size})")
 
 
-def _members(draft: Draft, name: str) -> Iterator[tuple[int, int]]:
-    """For each definition of a pool's member function of this name: the index of the name, and of the body's `{`."""
+def _members(draft: Draft, name: str) -> list[tuple[str, int]]:
+    """For each definition of a pool's member function of this name: its first parameter, and the index of its `{`."""
+    found = []
     for pool in draft.where.get(POOL, ()):
         if draft.word(pool - 1) != "struct":
             continue
         start = draft.words.index("{", pool)
         for member in draft.where.get(name, ()):
             if start < member < draft.mates[start] and draft.word(member - 1) in ("void", "*"):
-                yield member, draft.words.index("{", draft.mates[member + 1])
+                parameter = draft.words[draft.words.index(",", member) - 1]
+                found.append((parameter, draft.words.index("{", draft.mates[member + 1])))
+    return found
 
 
 def rewrite_conversions(draft: Draft, device: Spans) -> None:

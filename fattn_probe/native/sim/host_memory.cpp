@@ -115,7 +115,8 @@ Allocation *starting_at(void *pointer) {
     auto &all = registry().by_reserve;
     const auto after = all.upper_bound(static_cast<char *>(pointer));
     Allocation *const before = after == all.begin() ? nullptr : &std::prev(after)->second;
-    return before != nullptr && before->live && before->start == pointer ? before : nullptr;
+    const bool found = before != nullptr && before->live && (before->start == pointer || before->whole == pointer);
+    return found ? before : nullptr;
 }
 
 } // namespace
@@ -156,7 +157,7 @@ void *allocate(size_t bytes) {
         return nullptr;
     }
     char *const start = memory + (usable - round_up(bytes, alignment));
-    Allocation allocation{start, bytes, static_cast<char *>(reserve), reserved};
+    Allocation allocation{start, bytes, start, bytes, static_cast<char *>(reserve), reserved};
     checker.allocated(start, bytes);
     const std::lock_guard<std::mutex> lock(registry().mutex);
     allocation.number = registry().count++;
@@ -189,30 +190,38 @@ const Allocation *find_allocation(const void *address) {
     return address < candidate.reserve + candidate.reserved ? &candidate : nullptr;
 }
 
-// Gives back an allocation's pages, those between the two reserved ranges of addresses.
-void give_back(void *pointer) {
+void *hand_out(void *pointer, size_t bytes) {
     const std::lock_guard<std::mutex> lock(registry().mutex);
     Allocation *const allocation = starting_at(pointer);
-    if (allocation != nullptr && !allocation->idle) {
+    if (allocation == nullptr || bytes > allocation->whole_bytes) {
+        return pointer;
+    }
+    char *const pages = allocation->reserve + distance;
+    const size_t usable = allocation->reserved - 2 * distance;
+    if (allocation->idle &&
+        (mprotect(pages, usable, PROT_READ | PROT_WRITE) != 0 || !fill_with_nan(pages, usable))) {
+        fail("no memory for what a memory pool hands out again");
+    }
+    allocation->idle = false;
+    checker.released(allocation->start);
+    allocation->start = pages + usable - round_up(bytes, alignment);
+    allocation->bytes = bytes;
+    checker.allocated(allocation->start, bytes);
+    return allocation->start;
+}
+
+// Makes an allocation's pages inaccessible: those between the two reserved ranges of addresses.
+void *give_back(void *pointer) {
+    const std::lock_guard<std::mutex> lock(registry().mutex);
+    Allocation *const allocation = starting_at(pointer);
+    if (allocation == nullptr) {
+        return pointer;
+    }
+    if (!allocation->idle) {
         allocation->idle = true;
         mprotect(allocation->reserve + distance, allocation->reserved - 2 * distance, PROT_NONE);
     }
-}
-
-void hand_out(void *pointer) {
-    const std::lock_guard<std::mutex> lock(registry().mutex);
-    Allocation *const allocation = starting_at(pointer);
-    if (allocation == nullptr || !allocation->idle) {
-        return;
-    }
-    allocation->idle = false;
-    char *const pages = allocation->reserve + distance;
-    const size_t usable = allocation->reserved - 2 * distance;
-    if (mprotect(pages, usable, PROT_READ | PROT_WRITE) != 0 || !fill_with_nan(pages, usable)) {
-        fail("no memory for what a memory pool hands out again");
-    }
-    checker.released(allocation->start);
-    checker.allocated(allocation->start, allocation->bytes);
+    return allocation->whole;
 }
 
 void make_managed(void *start) {
@@ -379,9 +388,6 @@ extern "C" bool fattn_probe_repeat(void *start, size_t bytes, const void *data, 
     return simt::repeat(static_cast<char *>(start), bytes, static_cast<const char *>(data), period);
 }
 
-// Upstream's memory pool takes a buffer back, and later hands it out again (rewrite_pool.py).
-void simt_give_back(void *pointer) { simt::give_back(pointer); }
-void *simt_hand_out(void *pointer) {
-    simt::hand_out(pointer);
-    return pointer;
-}
+// Upstream's memory pool hands out a buffer, and takes it back (rewrite_checker.py).
+void *simt_hand_out(void *pointer, size_t bytes) { return simt::hand_out(pointer, bytes); }
+void *simt_give_back(void *pointer) { return simt::give_back(pointer); }

@@ -16,18 +16,22 @@ void protect_pages(void *address, size_t bytes);
 void *allocate(size_t bytes);
 bool release(void *pointer);
 
-// A memory pool takes back an allocation, so that accesses are faults from then on, or hands it out again, filled with
-// NaN like a fresh one. Neither function affects memory that is not an allocation.
-void give_back(void *pointer);
-void hand_out(void *pointer);
+// A memory pool hands out the last bytes of an allocation, filled with NaN like a fresh one, or takes them back, so that
+// accesses are faults from then on. A pool may have allocated more than it hands out; an access outside of what it
+// hands out is a fault too. The first function returns the start of these bytes, the second that of the allocation.
+// Neither affects memory that is not an allocation; both return the pointer to it.
+void *hand_out(void *pointer, size_t bytes);
+void *give_back(void *pointer);
 
 // Fills the beginning of an allocation with repetitions of `period` bytes (a multiple of the page size) by mapping the
 // same pages: 10 GB then take no more memory than one period. False if that fails.
 bool repeat(char *start, size_t bytes, const char *data, size_t period);
 
 struct Allocation {
-    char *start = nullptr;
+    char *start = nullptr; // of the accessible bytes: all, or those that a memory pool has handed out
     size_t bytes = 0;
+    char *whole = nullptr; // all bytes
+    size_t whole_bytes = 0;
     char *reserve = nullptr; // the address range reserved for this allocation
     size_t reserved = 0;
     bool live = true;

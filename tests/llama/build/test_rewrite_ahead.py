@@ -164,14 +164,16 @@ POOL = """struct ggml_cuda_pool_leg : public ggml_cuda_pool {
 
 def test_the_pool_says_what_it_has_back_and_what_it_hands_out():
     made = rewrite(POOL, "ggml-cuda.cu", frozenset()).text
-    assert made.splitlines()[2].endswith("override { void *simt_hand_out(void *);")
-    assert made.splitlines()[6].strip() == "return simt_hand_out(ptr);"
-    assert made.splitlines()[8].endswith("override { void simt_give_back(void *); simt_give_back(buffer);")
+    assert made.splitlines()[2].endswith("override { void *simt_hand_out(void *, size_t);")
+    assert made.splitlines()[6].strip() == "return simt_hand_out(ptr, size);"
+    assert made.splitlines()[8].endswith("override { void *simt_give_back(void *); buffer = simt_give_back(buffer);")
     assert made.count("\n") == POOL.count("\n")
 
 
-def test_other_classes_with_such_members_are_left_alone():
-    text = POOL.replace("ggml_cuda_pool_leg", "another_pool")
+@pytest.mark.parametrize("renamed", ["ggml_cuda_pool_leg", "free", "alloc"])
+def test_other_classes_and_pools_with_other_members_are_left_alone(renamed):
+    """A buffer that is reduced but never given back would stay reduced."""
+    text = POOL.replace(renamed, "another")
     assert rewrite(text, "ggml-cuda.cu", frozenset()).text == text
 
 
