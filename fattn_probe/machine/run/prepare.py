@@ -134,11 +134,15 @@ def launching_by_size(session: Session, cases: Iterable[Case], target: Target) -
 def missing_files(
     find: Callable[..., tuple[str, ...]], session: Session, kernels: Iterable[KernelCase], target: Target
 ) -> tuple[str, ...]:
-    """The `launching_files` or `common_files` of kernels that a simulated GPU's build still lacks."""
+    """The `launching_files` or `common_files` of kernels that a simulated GPU's build still lacks.
+
+    Another session may have extended the build since this one used it, for dry runs.
+    """
     if session.options.tree is None or target.engine != "sim":
         return ()
     made = session.builds.get(f"{target}/{RUNNER}")
-    files = made.manifest.contents.sources if made is not None else ()
+    now = existing(made.folder, made.request) if made is not None else None
+    files = now.manifest.contents.sources if now is not None else ()
     return find(kernels, known_cases(session.options.tree).values(), files, cores() // 2)
 
 

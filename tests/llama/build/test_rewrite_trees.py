@@ -17,7 +17,7 @@ IDENTIFIER = re.compile(r"[^\W\d]\w*")
 OWN_WORDS = """
     simt simt_a SIMT_ARGUMENT SIMT_INTO SIMT_WHOLE int unsigned auto return if const void true false own other
     define describe bounds launch_kernel ptx unknown_ptx divided_by remainder_by reciprocal_of static_shared
-    dynamic_shared begin_ahead end_ahead butterfly branch simt_give_back simt_hand_out
+    dynamic_shared begin_ahead end_ahead butterfly branch simt_give_back simt_hand_out size size_t
     __PRETTY_FUNCTION__ __FILE__ __LINE__ GCC
 """
 WRITTEN = frozenset(OWN_WORDS.split())

@@ -15,7 +15,7 @@ from fattn_probe.cases.scenario import expand, loads
 from fattn_probe.llama.build import RUNNER, Build, BuildRequest, make
 from fattn_probe.llama.build.key import MANIFEST as FILE
 from fattn_probe.llama.build.key import MANIFESTS, Contents, folder_of, key_of, new_manifest
-from fattn_probe.llama.build.sources import COMMON_PREFIX, CUDA, INSTANCES, LAUNCHES_PREFIX
+from fattn_probe.llama.build.sources import COMMON_PREFIX, CUDA, INSTANCES, LAUNCHES_PREFIX, launching_files
 from fattn_probe.llama.launch.record import parse_launches
 from fattn_probe.llama.source.patches import Patch
 from fattn_probe.machine.run import prepare as required
@@ -26,6 +26,8 @@ from fattn_probe.machine.run.prepare import (
     KernelReader,
     KernelsByOp,
     files_of_base,
+    kernels_of,
+    missing_files,
     prepare,
     process_count,
     required_kernels,
@@ -110,6 +112,16 @@ def test_dry_runs_need_a_part_of_a_build(cache, tree, built, monkeypatch):
     prepare(session, [(Q8_V, [H200])])
     launches, to_f16 = "template-instances/fattn-probe-launches-64-64.cu", "convert-to-f16.cu"
     assert built == [("90 dry", [launches]), ("90", []), ("90 dry", [to_f16, launches]), ("90", [to_f16])]
+
+
+def test_files_that_another_session_has_added_to_a_build_are_not_missing(cache, tree, tmp_path):
+    folder, session = tmp_path / "build", Session(RunOptions(tree))
+    (kernel,) = kernels_of(session, H200, ["op"], {"op": ("mma 64,64,8,8",)})
+    session.builds[f"{H200}/{RUNNER}"] = Build(folder, MANIFEST, BuildRequest(tree))
+    (file,) = missing_files(launching_files, session, [kernel], H200)
+    folder.mkdir()
+    (folder / FILE).write_text(MANIFESTS.text(replace(MANIFEST, contents=Contents(sources=(file,)))))
+    assert missing_files(launching_files, session, [kernel], H200) == ()
 
 
 @pytest.mark.parametrize(("base", "cases"), [(True, True), (False, True), (True, False)])
