@@ -44,7 +44,7 @@ ANCHORS = (
     Anchor(STREAM_K, COMMON, r"^\s*blocks_num\.x = (?!ntiles_x;)", "max_blocks, use_stream_k"),
     Anchor("split_kv", COMMON, r"^\s*blocks_num\.x = ntiles_x;", "blocks_per_wave, efficiency_percent_best"),
     Anchor("kbc", MMA, r"^\s*int kb0_stop\s*= min\(iter_k, kb0_start", "kbc and kbc_stop"),
-    Anchor("tile_call", MMA, r"^\s*flash_attn_ext_f16_process_tile<", "tiles of the blocks", every=True),
+    Anchor("tile_call", MMA, r"^\s*\w+_process_tile<", "tiles of the blocks", every=True),
     *(
         Anchor(f"{each.name}{BLOCK}", each.file, each.block_line, f"blocks of {each.name} kernels", every=True)
         for each in reversed(FAMILIES)  # the order of the recorded dialogues with cuda-gdb

@@ -12,7 +12,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from fattn_probe.base.arrays import Bytes
 from fattn_probe.cases.op import Op
 from fattn_probe.daily.inspect.facts import Choice, Decision, KernelLaunch, TensorFacts, Value
-from fattn_probe.llama.launch.families import BY_KERNEL, BY_NAME, Family
+from fattn_probe.llama.launch.families import BY_NAME, Family, launched_family
 from fattn_probe.llama.launch.name import parse_kernel_name
 from fattn_probe.llama.launch.record import Names, Types
 from fattn_probe.llama.launch.tiles import BlockWork, Grid, Limits, TileWork, index_of, tiles_of
@@ -90,9 +90,9 @@ def choice_of(
     """The kernel that `fattn_kernel` points to, and the configuration in the frame that chose it."""
     symbol = raw["kernel"].partition(" <")[2].removesuffix(">")
     name = parse_kernel_name(symbol or raw["kernel"], types=types, names=names)
-    values = ",".join(value for _, value in name.args)
+    values, family = ",".join(value for _, value in name.args), launched_family(name.base, name.args)
     return Choice(
-        family=BY_KERNEL[name.base].name if name.base in BY_KERNEL else name.base,
+        family=family.name if family else name.base,
         kernel=f"{name.base}<{values}>" if values else name.base,
         template={
             key: {"true": True, "false": False}.get(value, int(value) if value.lstrip("-").isdigit() else value)

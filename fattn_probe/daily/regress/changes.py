@@ -9,7 +9,6 @@ import numpy as np
 
 from fattn_probe.base.arrays import F64
 from fattn_probe.daily.regress.records import Cell, Result
-from fattn_probe.llama.launch.families import BY_KERNEL
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.verdict.judge.support import LOST
 
@@ -194,7 +193,7 @@ def _launch_changes(before: Result, after: Result) -> Iterator[Change]:
 
 def _geometry(record: LaunchRecord) -> str:
     """A kernel's launch in words, with the occupancy, on which an attention kernel's grid may depend."""
-    geometry = record.origin.marked(record.geometry) if record.kernel in BY_KERNEL else record.geometry
+    geometry = record.origin.marked(record.geometry) if record.family else record.geometry
     return f"{record.kernel}: {geometry}"
 
 

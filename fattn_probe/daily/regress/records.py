@@ -183,7 +183,7 @@ class Result:
     @property
     def kernel(self) -> str:
         """The attention kernel that was launched, or the kernel that a fault stopped; empty for neither."""
-        return attention_kernel((record.spelling for record in self.kernels), self.finding)
+        return attention_kernel(self.kernels, self.finding)
 
     @property
     def explained(self) -> str:

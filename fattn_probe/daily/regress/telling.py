@@ -34,7 +34,7 @@ from fattn_probe.llama.cxx.includes import included
 from fattn_probe.llama.cxx.tokens import draft_of, tokenize
 from fattn_probe.llama.launch.architecture import AMD, arch_number, cuda_arch, generation_of, tile_configuration
 from fattn_probe.llama.launch.constants import Constants, configurations, headers_of, known_constants
-from fattn_probe.llama.launch.families import BY_CASE, BY_KERNEL, FAMILIES
+from fattn_probe.llama.launch.families import BY_CASE, FAMILIES
 from fattn_probe.llama.source import Tree
 from fattn_probe.llama.source.features import CUDA
 from fattn_probe.llama.source.git import attention_files
@@ -142,7 +142,7 @@ class Telling:
             kernels = f"{' and '.join(self.kernels)} kernels"
             yield Text(f"no shipped case is known to reach these lines; the lines affect {kernels}", "yellow")
         for row in rows:
-            own = {BY_KERNEL[launch.kernel].case for launch in row.launches if launch.kernel in BY_KERNEL}
+            own = {launch.family.case for launch in row.launches if launch.family}
             if own and own.isdisjoint(self.kernels):
                 yield Text(f"{row.case} on {row.on} launches no kernel in the changed files", "yellow")
 
@@ -272,7 +272,7 @@ def launched_rows(judgement: Judgement) -> Iterator[Row]:
     arch = arch_of(judgement.on)
     number = arch_number(arch) if arch else 0
     for launch in judgement.launches:
-        family = BY_KERNEL.get(launch.kernel)
+        family = launch.family
         if family and family.case in ("mma", "tile"):
             own = tile_configuration(number) if family.case == "tile" else generation_of(number).configuration
             DKQ, DV, ncols1, ncols2 = map(int, launch.values[:4])

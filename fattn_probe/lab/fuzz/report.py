@@ -41,9 +41,8 @@ def features(judged: Judged, tree: Tree | None) -> tuple[str, ...]:
     """The features of a case that ran: its kernels, their division of work, and properties of the op."""
     op, recipe, launches = judged.drawn.case.op, judged.drawn.case.recipe, judged.result.kernels
     arch = arch_of(judged.drawn.target)
-    names = [launch.spelling for launch in launches]
     geometry = geometry_of(op, launches, arch_number(arch), known_constants(tree))
-    found = [arch_name(arch), f"kernel {attention_kernel(names)}"]
+    found = [arch_name(arch), f"kernel {attention_kernel(launches)}"]
     found += sorted({f"with {launch.kernel}" for launch in launches if not ATTENTION_KERNEL.search(launch.spelling)})
     flags = {
         "sinks": op.has_sinks,

@@ -114,6 +114,15 @@ BY_NAME: Mapping[str, Family] = {family.name: family for family in FAMILIES}
 BY_CASE: Mapping[str, Family] = {family.case: family for family in FAMILIES}
 
 
+def launched_family(kernel: str, arguments: Sequence[tuple[str, str]]) -> Family | None:
+    """The family of a launched kernel: by its name or, if a source has renamed it, by its template parameters.
+
+    `arguments` are (name, value) pairs. None if the name is unknown and the parameters are not exactly a family's.
+    """
+    names = tuple(name for name, _ in arguments)
+    return BY_KERNEL.get(kernel) or next((family for family in FAMILIES if family.parameters == names), None)
+
+
 def instance_of(family: Family, values: tuple[str, ...], cases: Mapping[str, KernelCase]) -> KernelCase | None:
     """The kernel with these template arguments; None if none of the tree's `cases` (by name) launches it."""
     case = cases.get(f"{family.case} {','.join(family.case_arguments(values))}")

@@ -12,7 +12,6 @@ from fattn_probe.cases.device import Device, Origin
 from fattn_probe.cases.op import Op, Sizes
 from fattn_probe.llama.launch.architecture import AMD, RDNA3, arch_number
 from fattn_probe.llama.launch.constants import Constants, default_constants
-from fattn_probe.llama.launch.families import BY_KERNEL
 from fattn_probe.llama.launch.kernel import AttentionKernel, attention_of
 from fattn_probe.llama.launch.record import LaunchRecord
 from fattn_probe.llama.launch.tiles import (
@@ -103,7 +102,7 @@ def division_origin(launches: Sequence[LaunchRecord], device: Device, found: Geo
     if there are no more steps than SMs. GPUs before Ada, a DGX Spark (compute capability 12.1), and AMD GPUs (except
     RDNA3 and RDNA4 with head size 64) may use whole tiles instead, depending on occupancy.
     """
-    launch = next((launch for launch in launches if launch.kernel in BY_KERNEL), None)
+    launch = next((launch for launch in launches if launch.family), None)
     if launch is None:
         return None
     if found is None:

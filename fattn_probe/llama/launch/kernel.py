@@ -53,10 +53,9 @@ class AttentionKernel:
 
 def attention_of(launches: Sequence[LaunchRecord], arch: int, constants: Constants) -> AttentionKernel | None:
     """The first attention kernel among the launches; None if there is none, or if the source lacks its sizes."""
-    launch = next((launch for launch in launches if launch.kernel in BY_KERNEL), None)
-    if launch is None:
+    launch, family = next(((launch, launch.family) for launch in launches if launch.family), (None, None))
+    if launch is None or family is None:
         return None
-    family = BY_KERNEL[launch.kernel]
     named = family.named(launch.template_args)
     if not {*family.parameters[:4]} <= named.keys():
         return None

@@ -7,6 +7,7 @@ from typing import Any
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device.origin import UNKNOWN, Origin, parse_origin
+from fattn_probe.llama.launch.families import Family, launched_family
 from fattn_probe.llama.launch.name import parse_kernel_name
 
 Dim3 = tuple[int, int, int]
@@ -40,6 +41,11 @@ class LaunchRecord:
     def values(self) -> tuple[str, ...]:
         """The template arguments without their names."""
         return tuple(value for _, value in self.template_args)
+
+    @property
+    def family(self) -> Family | None:
+        """The family of an attention kernel; None for other kernels."""
+        return launched_family(self.kernel, self.template_args)
 
     @property
     def spelling(self) -> str:

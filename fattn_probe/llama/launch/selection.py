@@ -11,7 +11,6 @@ import numpy as np
 
 from fattn_probe.base.arrays import F64, Bools, Indices
 from fattn_probe.cases.op import Sizes
-from fattn_probe.llama.launch.families import BY_KERNEL
 from fattn_probe.llama.launch.geometry import Geometry
 from fattn_probe.llama.launch.record import Dim3, LaunchRecord
 from fattn_probe.llama.launch.tiles import ntiles, tile_at
@@ -131,13 +130,13 @@ def select(geometry: Geometry, launches: Sequence[LaunchRecord], sizes: Sizes, t
     for tile in tiles:
         shares.run[shares.first[tile] : shares.last[tile] + 1] = True
     found = tuple(LaunchBlocks(launch.grid, _ranges(_blocks(launch, shares, sizes))) for launch in launches)
-    attention = next(place for place, launch in enumerate(launches) if launch.kernel in BY_KERNEL)
+    attention = next(place for place, launch in enumerate(launches) if launch.family)
     return Selection(found, tiles, shares.complete, attention)
 
 
 def _blocks(launch: LaunchRecord, shares: Shares, sizes: Sizes) -> Indices:
     """The blocks of a launch that run, in order."""
-    if launch.kernel in BY_KERNEL:
+    if launch.family:
         if shares.geometry.kernel.family.stream_k:
             return np.flatnonzero(shares.run)
         x, turns, _ = launch.grid

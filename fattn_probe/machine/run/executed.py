@@ -200,7 +200,7 @@ class ExecutedCode:
         # the symbols of the launched kernels and of their host functions; None for a missing one
         wanted = list[str | None]()
         for launch in launches:
-            if family := BY_KERNEL.get(launch.kernel):
+            if family := launch.family:
                 case = instance_of(family, launch.values, self.cases)
                 wanted.append(self.launchers.get(case.whole.name) if case else None)
             if family or any(launch.kernel == kernel for kernel, _ in self.bodies):  # else host objects hold its code

@@ -59,7 +59,7 @@ class Judgement:
     @property
     def kernel(self) -> str:
         """The attention kernel with template arguments; empty if none was launched."""
-        return attention_kernel(self.kernels)
+        return attention_kernel(self.launches)
 
     @property
     def status(self) -> Status:
@@ -97,9 +97,10 @@ def status_of(verdict: Verdict, checks: Iterable[Check]) -> Status:
     return Status.FAIL if fails else verdict.status
 
 
-def attention_kernel(spellings: Iterable[str], finding: Finding | None = None) -> str:
+def attention_kernel(launches: Iterable[LaunchRecord], finding: Finding | None = None) -> str:
     """The launched attention kernel, otherwise the kernel that a fault stopped; empty if there is neither."""
-    launched = next((spelling for spelling in spellings if ATTENTION_KERNEL.search(spelling)), "")
+    found = (one.spelling for one in launches if one.family or ATTENTION_KERNEL.search(one.spelling))
+    launched = next(found, "")
     return launched or (finding.kernel if finding else "")
 
 

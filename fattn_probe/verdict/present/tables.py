@@ -101,7 +101,7 @@ def render_difference(difference: Difference) -> RenderableType:
 
 def _cells(row: Judgement) -> tuple[Text, ...]:
     """A row's cells; a kernel's name breaks before its template arguments, so that the table fits 100 columns."""
-    kernel = attention_kernel(row.kernels, row.finding).replace("<", "\n<", 1) or (
+    kernel = attention_kernel(row.launches, row.finding).replace("<", "\n<", 1) or (
         "-" if row.verdict.metrics is None else "no attention kernel"
     )
     metrics, design, nmse, largest = row.verdict.metrics, row.verdict.design, "-", "-"

@@ -1,6 +1,7 @@
 """Warps of real kernels on simulated GPUs, followed under real gdb to their output; and faults of the corpus."""
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from fattn_probe.cases.scenario import expand, load
 from fattn_probe.cases.scenario.inputs import make_inputs
 from fattn_probe.cases.scenario.schema import TracePlace
 from fattn_probe.daily.inspect.facts import Facts
+from fattn_probe.daily.inspect.inspector import Inspector
 from fattn_probe.daily.inspect.trace.show import place_of
 from fattn_probe.daily.inspect.trace.tracer import Tracer
 from fattn_probe.llama.launch.constants import default_constants
@@ -52,6 +54,20 @@ def agrees(trace, *kb0):
             assert len(step.checked) >= 7
             assert np.abs(step.VKQ - step.exact_VKQ)[tile.exists].max() < 5e-3
             assert np.abs(step.KQ - step.exact_KQ)[tile.exists].max() < 1e-5
+
+
+def test_blocks_are_not_read_if_the_source_lacks_the_lines_of_their_tiles(inspector, monkeypatch):
+    """The kernel once ran to its end in one lane, which failed and looked like a fault."""
+    located = Inspector.located
+
+    def lacking(self, build):
+        found = located(self, build)
+        return replace(found, locations={**found.locations, "tile_call": ()})
+
+    monkeypatch.setattr(Inspector, "located", lacking)
+    facts = inspector.inspect(CASES["gqa"], make_inputs(CASES["gqa"]), H200).result
+    assert isinstance(facts, Facts) and not facts.fault and not facts.blocks
+    assert [kernel.kernel.partition("<")[0] for kernel in facts.kernels][1:] == ["flash_attn_stream_k_fixup_uniform"]
 
 
 @pytest.fixture(scope="module")

@@ -36,6 +36,18 @@ def launch(family, values, threads, wave=32):
     return LaunchRecord(0, family.kernel, named, (8, 3, 8), (wave, threads // wave, 1), 0)
 
 
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_a_renamed_kernel_belongs_to_the_family_with_its_parameters(family):
+    named = launch(family, (64,) * len(family.parameters), 128)
+    assert named.family is replace(named, kernel="mine").family is family
+    assert replace(named, template_args=()).family is family
+    for changed in (named.template_args[:-1], (*named.template_args, ("more", "1")), ()):
+        assert replace(named, kernel="mine", template_args=changed).family in (
+            None,
+            TILE if family is MMA_F16 else None,
+        )
+
+
 def op_of(hsk=128, hsv=128, **more):
     fields = {"version": 1, "about": "x", "hsk": hsk, "hsv": hsv, "n_head": 8, "n_head_kv": 2, "n_q": 16, "n_kv": 1000}
     return expand(Scenario.model_validate(fields | more).named("test"))[0].op

@@ -137,6 +137,15 @@ def test_a_kernel_with_an_unknown_configuration_is_judged_by_the_tolerance(subje
     assert row.missing == "this kernel's configuration is not known from the source: the scenario's tolerance decides"
 
 
+def test_an_unknown_kernel_is_named_and_judged_by_the_tolerance(subject):
+    row = judgement(subject(), replace(LAUNCH, kernel="mine", template_args=()))
+    assert (row.status, row.verdict.design) == (Status.PASS, None)
+    assert (
+        row.missing
+        == "none of the launched kernels is known (mine): the scenario's tolerance decides, and small errors pass"
+    )
+
+
 @pytest.mark.parametrize(
     ("sanitize", "provenance", "is_made"),
     [((), RELEASE, True), (("thread",), RELEASE, False), ((), RELEASE | {"flavour": "debug"}, False)],

@@ -58,27 +58,47 @@ def test_a_conversion_stops_at_a_misaligned_word_as_on_a_gpu(session):
     assert row.finding.frames[0] == "dequantize_block_q8_0_f16<false> at ggml/src/ggml-cuda/convert.cu:61"
 
 
-def edited(tree, before, after):
-    """A patch that replaces a text in the vec kernel's file."""
+def edited(tree, *replaced):
+    """A patch that replaces (before, after) texts in the vec kernel's file."""
     name = f"{CUDA}/fattn-vec.cuh"
-    text = (tree.root / name).read_text()
-    assert before in text
-    texts = (text.splitlines(keepends=True), text.replace(before, after).splitlines(keepends=True))
+    text = made = (tree.root / name).read_text()
+    for before, after in replaced:
+        assert before in made
+        made = made.replace(before, after)
+    texts = (text.splitlines(keepends=True), made.splitlines(keepends=True))
     return patches.Patch("edited", None, "", (), "".join(unified_diff(*texts, f"a/{name}", f"b/{name}")))
 
 
 def test_a_kernel_that_is_launched_without_the_softcap_of_the_op_fails(tree):
     """The rounding model once left the softcap out too, since it read the launch: all bits were equal."""
     case = shape(128, 4, 4, 1, 256, "logit_softcap: 10", "data: {Q: {kind: large_logits}}")
-    patch = edited(tree, "if (logit_softcap == 0.0f)", "if (logit_softcap <= 50.0f)")
+    patch = edited(tree, ("if (logit_softcap == 0.0f)", "if (logit_softcap <= 50.0f)"))
     (row,) = rows_of(Session(RunOptions(tree, patches=(patch,))), case)
     assert row.status is Status.FAIL and row.verdict.reason.startswith("not as designed: the output differs from the")
     assert row.verdict.design.equal_bits < 0.1
 
 
+def test_a_renamed_kernel_has_the_models_of_its_family(tree):
+    """It once counted as unknown, and small errors passed."""
+    renamed = [
+        (f"{word}flash_attn_ext_vec{end}", f"{word}flash_attn_mine{end}") for word, end in ((" ", "("), (" ", "<"))
+    ]
+    text = shape(128, 4, 4, 1, 256)
+    (row,) = rows_of(Session(RunOptions(tree, patches=(edited(tree, *renamed),))), text)
+    assert (row.status, row.kernel, row.missing) == (
+        Status.PASS,
+        "flash_attn_mine<128,1,GGML_TYPE_F16,GGML_TYPE_F16,false>",
+        "",
+    )
+    assert row.verdict.design.by == "model" and row.verdict.design.equal_bits == 1.0
+    wrong = ("KQ_sum[j_VKQ] *= kqmax_scale;", "KQ_sum[j_VKQ] *= 1.001f*kqmax_scale;")
+    (row,) = rows_of(Session(RunOptions(tree, patches=(edited(tree, *renamed, wrong),))), text)
+    assert row.status is Status.FAIL and row.upstream.passes
+
+
 def test_a_vec_kernel_is_judged_by_the_threads_of_its_own_blocks(tree):
     """Tuning `nthreads` changes the steps, and so the bits, of a correct kernel and of its models."""
-    tuned = edited(tree, "return 128;", "return 256;")
+    tuned = edited(tree, ("return 128;", "return 256;"))
     case = "version: 1\nabout: several steps a block\nhsk: 64\nn_head: 4\nn_q: 1\nn_kv: 1024\n"
     (row,) = rows_of(Session(RunOptions(tree, patches=(tuned,))), case, options=Checks(roundings=True))
     assert (row.launches[0].kernel, row.launches[0].block) == ("flash_attn_ext_vec", (32, 8, 1))
