@@ -141,10 +141,15 @@ class Telling:
         if not self.reaching:
             kernels = f"{' and '.join(self.kernels)} kernels"
             yield Text(f"no shipped case is known to reach these lines; the lines affect {kernels}", "yellow")
-        for row in rows:
-            own = {launch.family.case for launch in row.launches if launch.family}
-            if own and own.isdisjoint(self.kernels):
-                yield Text(f"{row.case} on {row.on} launches no kernel in the changed files", "yellow")
+        launched = [{launch.family.case for launch in row.launches if launch.family} for row in rows]
+        outside = [row for row, own in zip(rows, launched, strict=True) if own and own.isdisjoint(self.kernels)]
+        if outside:
+            said = f"{len(outside)} of {number_of(len(rows), 'case')} launched no kernel in the changed files"
+            yield Text(f"{said}: {listed([f'{row.case} on {row.on}' for row in outside])}", "yellow")
+        untried = [name for name in self.kernels if not any(name in own for own in launched)]
+        if untried and any(not own.isdisjoint(self.kernels) for own in launched):
+            said = f"the change affects {' and '.join(untried)} kernels too"
+            yield Text(f"{said}: no case that ran launched one", "yellow")
 
     def left_out(self, pairs: Sequence[tuple[Entry, Target]], folder: Path) -> Iterator[str]:
         """The changes that the entries of a suite in this folder, on their targets, cannot show."""

@@ -159,6 +159,30 @@ def test_rows_that_quick_lacks_are_sought_in_all_suites_and_tile_kernels_by_thei
     assert all(case.op.sizes.n_q > 1 for _, _, case in told.chosen()[:2]), "decode has four columns"
 
 
+def test_affected_kernels_that_no_case_launched_are_named(tree):
+    """A change of all three kernels was tried with vec and tile only."""
+    kinds = {"mma": "flash_attn_ext_f16", "tile": "flash_attn_tile", "vec": "flash_attn_ext_vec"}
+
+    def said_of(file, *names):
+        told = of(tree, edited(tree, file, "__launch_bounds__"))
+        rows = [
+            SimpleNamespace(
+                case=name,
+                on="sim:h200",
+                launches=[LaunchRecord(0, kinds[name], (("", "64"),) * 4, (1, 1, 1), (1, 1, 1), 0)],
+            )
+            for name in names
+        ]
+        return [line.plain for line in told.lines(rows) if "launched" in line.plain]
+
+    affected = "the change affects {} kernels too: no case that ran launched one"
+    assert said_of("fattn-common.cuh", "vec") == [affected.format("mma and tile")]
+    assert said_of("fattn-common.cuh", "vec", "tile") == [affected.format("mma")]
+    assert said_of("fattn-common.cuh", *kinds) == said_of("fattn-vec.cuh", "vec") == said_of("fattn-vec.cuh") == []
+    outside = "2 of 3 cases launched no kernel in the changed files: mma on sim:h200, tile on sim:h200"
+    assert said_of("fattn-vec.cuh", *kinds) == [outside]
+
+
 def test_a_line_that_few_architectures_compile_is_tried_on_their_gpus(tree):
     """A shuffle of CDNA's row sum passed compare on NVIDIA GPUs, which were said to reach it."""
     told = of(tree, edited(tree, "fattn-mma-f16.cuh", "int offset_first = 32;", "int offset_first = 16;"))
