@@ -198,8 +198,7 @@ void *hand_out(void *pointer, size_t bytes) {
     }
     char *const pages = allocation->reserve + distance;
     const size_t usable = allocation->reserved - 2 * distance;
-    if (allocation->idle &&
-        (mprotect(pages, usable, PROT_READ | PROT_WRITE) != 0 || !fill_with_nan(pages, usable))) {
+    if (allocation->idle && (mprotect(pages, usable, PROT_READ | PROT_WRITE) != 0 || !fill_with_nan(pages, usable))) {
         fail("no memory for what a memory pool hands out again");
     }
     allocation->idle = false;

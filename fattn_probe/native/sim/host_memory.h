@@ -16,10 +16,10 @@ void protect_pages(void *address, size_t bytes);
 void *allocate(size_t bytes);
 bool release(void *pointer);
 
-// A memory pool hands out the last bytes of an allocation, filled with NaN like a fresh one, or takes them back, so that
-// accesses are faults from then on. A pool may have allocated more than it hands out; an access outside of what it
-// hands out is a fault too. The first function returns the start of these bytes, the second that of the allocation.
-// Neither affects memory that is not an allocation; both return the pointer to it.
+// A memory pool hands out the last bytes of an allocation, filled with NaN like a fresh one, and takes them back, so
+// that later accesses are faults. The pool may have allocated more; accesses outside of what it has handed out are
+// faults too. hand_out returns the start of these bytes, give_back that of the allocation. Memory that is not an
+// allocation is not affected; both return the pointer to it.
 void *hand_out(void *pointer, size_t bytes);
 void *give_back(void *pointer);
 
