@@ -117,7 +117,7 @@ BY_CASE: Mapping[str, Family] = {family.case: family for family in FAMILIES}
 def launched_family(kernel: str, arguments: Sequence[tuple[str, str]]) -> Family | None:
     """The family of a launched kernel: by its name or, if a source has renamed it, by its template parameters.
 
-    `arguments` are (name, value) pairs. None if the name is unknown and the parameters are not exactly those of a family.
+    `arguments` are (name, value) pairs. None for an unknown name, unless these are exactly the parameters of a family.
     """
     names = tuple(name for name, _ in arguments)
     return BY_KERNEL.get(kernel) or next((family for family in FAMILIES if family.parameters == names), None)
