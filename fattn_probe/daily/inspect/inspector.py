@@ -18,7 +18,7 @@ from fattn_probe.cases.op.case_file import write_case
 from fattn_probe.cases.scenario import Case
 from fattn_probe.daily.inspect import assemble
 from fattn_probe.daily.inspect.anchors import Located, locate
-from fattn_probe.daily.inspect.dispatch.decide import decisions, plan_of, remembered_dispatch, visits_of
+from fattn_probe.daily.inspect.dispatch.decide import LAUNCH, decisions, plan_of, remembered_dispatch, visits_of
 from fattn_probe.daily.inspect.dispatch.explain import explain
 from fattn_probe.daily.inspect.dispatch.extract import Dispatch
 from fattn_probe.daily.inspect.facts import Decision, Facts, KernelLaunch, MissingFacts
@@ -232,8 +232,12 @@ class Inspector:
         return locate(self.source(build) / CUDA)
 
     def dispatch(self, build: Build) -> Dispatch:
-        """The conditions of a build's dispatch."""
-        return remembered_dispatch(self.source(build))
+        """The conditions of a build's dispatch; InputError if the source lacks LAUNCH, where an inspection stops."""
+        found = remembered_dispatch(self.source(build))
+        if LAUNCH not in found.parameters:
+            said = f"{build.manifest.source} has no function {LAUNCH}, which launches llama.cpp's attention kernels"
+            raise InputError(f"{said}: the debugger would not know where to stop")
+        return found
 
     def source(self, build: Build) -> Path:
         """The tree as it was compiled; its line numbers match the debug info."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from fattn_probe.base.errors import FattnProbeError, LostError
 from fattn_probe.cases.device import Target
+from fattn_probe.cases.device.origin import Method
 from fattn_probe.cases.scenario import Case
 from fattn_probe.llama.build.ninja import Report, silent
 from fattn_probe.llama.launch.record import LaunchRecord, in_words, parse_launches
@@ -100,6 +101,9 @@ def changed(before: Sequence[LaunchRecord], after: Sequence[LaunchRecord]) -> st
     if tuple(before) == tuple(after):
         return ""
     gone, new = Counter(before) - Counter(after), Counter(after) - Counter(before)
-    if not (gone or new):
-        return "the same launches in a different order"
-    return f"{in_words(gone.elements()) or 'nothing'} became {in_words(new.elements()) or 'nothing'}"
+    was, now = in_words(gone.elements()), in_words(new.elements())
+    if not (was and now):
+        return f"no longer {was}" if was else f"new: {now}" if now else "the same launches in a different order"
+    guessed = [{launch.origin.method for launch in some if launch.family} == {Method.ASSUMED} for some in (gone, new)]
+    doubt = " (the new grid is uncertain, because the kernel's registers are only assumed)"
+    return f"{was} became {now}{doubt if guessed == [False, True] else ''}"

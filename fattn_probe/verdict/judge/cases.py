@@ -266,7 +266,7 @@ def expect(subject: JudgedCase, capture: Capture, rows: I64 | None = None) -> Ex
     if kernel is None:
         names = first_of(sorted({launch.kernel for launch in capture.launches}), 3)
         return Expected(missing=f"none of the launched kernels is known ({names}): {DECIDES}, and small errors pass")
-    if kernel is not None and kernel.family is VEC and tree is not None and vec_adds_in_f16(tree, arch):
+    if kernel.family is VEC and tree is not None and vec_adds_in_f16(tree, arch):
         found = Expected(missing=f"{VEC.kernel} of this source adds V in f16, which no error model covers: {DECIDES}")
     else:
         made, model = subject.answers.expected, subject.checks.model if baseline is None else "never"
@@ -278,7 +278,7 @@ def expect(subject: JudgedCase, capture: Capture, rows: I64 | None = None) -> Ex
                 case, subject.inputs, subject.geometry, arch, model, constants=subject.constants, rows=rows
             )
         found = replace(made[key], bit_exact=is_bit_exact(subject, capture))
-    if baseline is None or kernel is None or subject.constants is None or capture.launches != baseline.launches:
+    if baseline is None or subject.constants is None or capture.launches != baseline.launches:
         return found
     if kernel.family not in MODELLED or not uses_model(case, kernel, subject.checks.model, rows):
         return found

@@ -1,13 +1,18 @@
 """Conditions out of source text: literal snippets, and the trees of three eras; and the dispatch in the cache."""
 
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock, patch
 
 import pytest
 
+from fattn_probe.base.errors import InputError
 from fattn_probe.daily.inspect.dispatch import decide
 from fattn_probe.daily.inspect.dispatch.decide import digest_of, dispatch_of, read_dispatch
+from fattn_probe.daily.inspect.inspector import InspectOptions, Inspector
 from fattn_probe.llama import source
+from fattn_probe.llama.build import Build
+from fattn_probe.llama.build.key import OVERLAY
 from fattn_probe.llama.cxx.expressions import (
     Macro,
     Reader,
@@ -23,6 +28,8 @@ from fattn_probe.llama.cxx.tokens import draft_of, tokenize
 from fattn_probe.llama.source.features import CUDA
 from tests.daily.inspect import small_dispatch
 from tests.daily.inspect.small_dispatch import HEADER, SOURCE, line_of
+from tests.llama.build.test_key import MANIFEST
+from tests.stand_in import StandIn
 
 MACROS = read_macros([small_dispatch.COMMON])
 remembered_dispatch = decide.remembered_dispatch.__wrapped__  # without what this process has in memory
@@ -234,6 +241,23 @@ def test_a_dispatch_is_read_once_and_again_if_its_source_changes(root, reads):
     (root / CUDA / "fattn.cu").write_text(SMALL.replace("== 1)", "== 2)"))
     assert remembered_dispatch(root).conditions[0].text == "dst->ne[1] == 2"
     assert reads.call_count == 2
+
+
+@pytest.mark.parametrize("scoped", ["enum class", "enum struct"])
+def test_a_choice_may_be_a_scoped_enumeration(scoped):
+    """Without its choice, the whole function was left out, and inspect gave no reason for the family."""
+    plain, other = (dispatch_of({"fattn.cu": SMALL.replace("enum", word)}, {}) for word in ("enum", scoped))
+    assert plain == other and [function.name for function in plain.functions][1:] == ["choose"]
+
+
+def test_a_source_without_the_function_that_launches_is_refused(root):
+    """inspect once called the op unsupported."""
+    build = Build(root, replace(MANIFEST, source="path:mine"))
+    (root / OVERLAY / CUDA).mkdir(parents=True)
+    (root / OVERLAY / CUDA / "fattn.cu").write_text(SMALL)
+    inspector = Inspector(StandIn(), InspectOptions())
+    with pytest.raises(InputError, match=r"^path:mine has no function launch_fattn, "):
+        inspector.dispatch(build)
 
 
 def test_the_code_that_reads_is_part_of_the_key(root):

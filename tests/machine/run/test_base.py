@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fattn_probe.cases.device.origin import Method, Origin
 from fattn_probe.cases.scenario.cases import cases_of
 from fattn_probe.cases.shipped import find
 from fattn_probe.llama.launch.record import LaunchRecord
@@ -60,11 +61,14 @@ def test_what_changed_leaves_out_what_did_not():
         "flash_attn_ext_vec<128>: grid 1x12x32 of 32x4x1, 0 B became "
         "flash_attn_ext_vec<128>: grid 1x1x32 of 32x4x1, 0 B"
     )
-    assert (
-        changed((VEC, COMBINE), (VEC,))
-        == "flash_attn_combine_results<128>: grid 1x32x1 of 128x1x1, 96 B became nothing"
-    )
+    combine = "flash_attn_combine_results<128>: grid 1x32x1 of 128x1x1, 96 B"
+    assert changed((VEC, COMBINE), (VEC,)) == f"no longer {combine}"
+    assert changed((VEC,), (VEC, COMBINE)) == f"new: {combine}"
     assert changed((VEC, COMBINE), (COMBINE, VEC)) == "the same launches in a different order"
+    known, guess = (replace(fewer, origin=Origin(method)) for method in (Method.MEASURED, Method.ASSUMED))
+    doubt = " (the new grid is uncertain, because the kernel's registers are only assumed)"
+    assert changed((VEC,), (guess,)) == changed((VEC,), (known,)) + doubt
+    assert changed((replace(VEC, origin=guess.origin),), (guess,)) == changed((VEC,), (known,))
 
 
 @pytest.mark.build

@@ -233,7 +233,7 @@ def _terms(logic: Logic, known: Truths, values: Values) -> Iterator[Term]:
 ENTRY = "ggml_cuda_flash_attn_ext"
 LAUNCH = "launch_fattn"
 CONTEXT = "ggml_backend_cuda_context"
-ENUM = re.compile(r"\benum\s+(\w+)")
+ENUM = re.compile(r"\benum\s+(?:class\s+|struct\s+)?(\w+)")
 
 
 def read_dispatch(root: Path) -> Dispatch:
