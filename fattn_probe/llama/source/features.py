@@ -47,13 +47,13 @@ class KernelCase:
     """A host function that launches the kernels of one shape, as template-instances/ declares it.
 
     `family` is mma, tile or vec; `args` are the macro's arguments: mma (DKQ, DV, ncols1, ncols2), tile (DKQ, DV), vec
-    (D, type_K, type_V); `file` is the .cu file's name, `fattn-mma-f16-instance-ncols1_8-ncols2_8.cu`. If the record
-    stands for only one of its kernels, `instance` has that kernel's template arguments.
+    (D, type_K, type_V); `macro` is the part of its name that differs (MMA_F16 of DECL_FATTN_MMA_F16_CASE). If the
+    record stands for only one of its kernels, `instance` has that kernel's template arguments.
     """
 
     family: str
     args: tuple[str, ...]
-    file: str
+    macro: str
     instance: tuple[str, ...] = ()
 
     @property
@@ -74,17 +74,12 @@ class KernelCase:
     @property
     def declaration(self) -> str:
         """The macro call that instantiates the case."""
-        macro = self._stem.removeprefix("fattn-").replace("-", "_").upper()
-        return f"DECL_FATTN_{macro}_CASE({', '.join(self.args)});"
+        return f"DECL_FATTN_{self.macro}_CASE({', '.join(self.args)});"
 
     @property
     def header(self) -> str:
         """The header in ggml-cuda/ that defines the case's macro."""
-        return f"{self._stem}.cuh"
-
-    @property
-    def _stem(self) -> str:
-        return self.file.partition("-instance")[0]
+        return f"fattn-{self.macro.lower().replace('_', '-')}.cuh"
 
 
 def read_code(path: Path) -> str:
@@ -157,7 +152,7 @@ def instance_cases(root: Path) -> Iterator[KernelCase]:
     for path in sorted((root / CUDA / "template-instances").glob("fattn-*.cu")):
         for match in _DECLARED_CASE.finditer(read_code(path)):
             args = tuple(arg.strip() for arg in match["args"].split(","))
-            yield KernelCase(family_of_macro(match["macro"]), args, path.name)
+            yield KernelCase(family_of_macro(match["macro"]), args, match["macro"])
 
 
 def family_of_macro(macro: str) -> str:

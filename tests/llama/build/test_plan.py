@@ -270,12 +270,12 @@ def test_in_a_debug_build_only_the_simulators_variables_have_types_and_the_cpu_b
     ("case", "file", "text"),
     [
         (
-            KernelCase("mma", ("64", "64", "8", "8"), "fattn-mma-f16-instance-ncols1_8-ncols2_8.cu"),
+            KernelCase("mma", ("64", "64", "8", "8"), "MMA_F16"),
             "fattn-probe-mma-64-64-8-8.cu",
             '#include "../fattn-mma-f16.cuh"\n\nDECL_FATTN_MMA_F16_CASE(64, 64, 8, 8);\n',
         ),
         (
-            KernelCase("vec", ("128", "GGML_TYPE_F16", "GGML_TYPE_Q8_0"), "fattn-vec-instance-f16-q8_0.cu"),
+            KernelCase("vec", ("128", "GGML_TYPE_F16", "GGML_TYPE_Q8_0"), "VEC"),
             "fattn-probe-vec-128-f16-q8_0.cu",
             '#include "../fattn-vec.cuh"\n\nDECL_FATTN_VEC_CASE(128, GGML_TYPE_F16, GGML_TYPE_Q8_0);\n',
         ),
@@ -285,7 +285,7 @@ def test_each_case_has_its_own_file(case, file, text):
     assert (case_file(case.name), case_text(case)) == (file, text)
 
 
-EVERY = [KernelCase("tile", (size, size), "fattn-tile-instance.cu") for size in ("64", "80", "96", "112", "128")]
+EVERY = [KernelCase("tile", (size, size), "TILE") for size in ("64", "80", "96", "112", "128")]
 OF_FOUR, OF_ALL = (f"template-instances/fattn-probe-launches-of-{bits}.cu" for bits in ("f", "1f"))
 
 
@@ -306,7 +306,7 @@ def test_kernels_of_several_head_sizes_share_the_file_that_launches_them(files, 
 
 
 def test_many_host_functions_are_compiled_side_by_side_those_of_one_width_together():
-    every = [*EVERY, KernelCase("tile", ("192", "128"), "fattn-tile-instance.cu")]
+    every = [*EVERY, KernelCase("tile", ("192", "128"), "TILE")]
     for most, names in ((1, ["3f"]), (8, ["34", "b"])):
         found = launching_files(every, every, (), most)
         assert found == tuple(f"template-instances/fattn-probe-launches-of-{bits}.cu" for bits in names)
@@ -379,7 +379,7 @@ BESIDE = {
 }
 """The kernels of fattn-common.cuh; of the last one, no instance is known."""
 MMA, TILE, OTHER_TILE = (
-    KernelCase(family, tuple(sizes.split()), "fattn-x-instance.cu", tuple(instance.split()))
+    KernelCase(family, tuple(sizes.split()), "X", tuple(instance.split()))
     for family, sizes, instance in (
         ("mma", "192 128 8 2", "192 128 8 2 true"),
         ("tile", "64 64", "64 64 4 1 false"),
@@ -436,7 +436,7 @@ def test_a_kernel_on_its_own_is_launched_by_the_file_of_its_head_size_in_every_f
 
 
 def test_the_file_of_all_kernel_cases_has_each_header_once():
-    cases = [KernelCase("mma", ("64", "64", n, "8"), "fattn-mma-f16-instance-x.cu") for n in ("1", "2")]
+    cases = [KernelCase("mma", ("64", "64", n, "8"), "MMA_F16") for n in ("1", "2")]
     assert launches_text(cases) == (
         '#include "../launches/fattn-mma-f16.cuh"\n\n'
         "DECL_FATTN_MMA_F16_CASE(64, 64, 1, 8);\nDECL_FATTN_MMA_F16_CASE(64, 64, 2, 8);\n"

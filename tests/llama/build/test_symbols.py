@@ -5,12 +5,12 @@ from fattn_probe.llama.source import KernelCase
 
 TYPES = {0: "f32", 1: "f16", 2: "q4_0", 8: "q8_0", 30: "bf16"}
 CASES = [
-    KernelCase("mma", ("64", "64", "8", "8"), "fattn-mma-f16-instance-ncols1_8-ncols2_8.cu"),
-    KernelCase("mma", ("64", "64", "8", "1"), "fattn-mma-f16-instance-ncols1_8-ncols2_1.cu"),
-    KernelCase("mma", ("576", "512", "4", "16"), "fattn-mma-f16-instance-ncols1_4-ncols2_16.cu"),
-    KernelCase("tile", ("128", "128"), "fattn-tile-instance-dkq128-dv128.cu"),
-    KernelCase("vec", ("128", "GGML_TYPE_F16", "GGML_TYPE_Q8_0"), "fattn-vec-instance-f16-q8_0.cu"),
-    KernelCase("vec", ("64", "GGML_TYPE_BF16", "GGML_TYPE_BF16"), "fattn-vec-instance-bf16-bf16.cu"),
+    KernelCase("mma", ("64", "64", "8", "8"), "MMA_F16"),
+    KernelCase("mma", ("64", "64", "8", "1"), "MMA_F16"),
+    KernelCase("mma", ("576", "512", "4", "16"), "MMA_F16"),
+    KernelCase("tile", ("128", "128"), "TILE"),
+    KernelCase("vec", ("128", "GGML_TYPE_F16", "GGML_TYPE_Q8_0"), "VEC"),
+    KernelCase("vec", ("64", "GGML_TYPE_BF16", "GGML_TYPE_BF16"), "VEC"),
 ]
 ARGS = "(ggml_backend_cuda_context&, ggml_tensor*)"
 

@@ -360,12 +360,19 @@ def test_kernel_cases_are_the_declared_ones_and_template_parameters_lose_types_a
         "vec 64,GGML_TYPE_F16,GGML_TYPE_Q4_0",
     ]
     assert cases[0].declaration == "DECL_FATTN_MMA_F16_CASE(64, 64, 8, 8);"
-    assert cases[0].file == "fattn-mma-f16-instance-ncols1_8-ncols2_8.cu"
     assert [case.header for case in cases[1:]] == ["fattn-mma-f16.cuh", "fattn-tile.cuh", "fattn-vec.cuh"]
     assert source.kernel_parameters(tree.root) == {
         "flash_attn_stream_k_fixup_uniform": ["D", "ncols1"],
         "flash_attn_ext_f16": ["DKQ", "DV", "V_is_K_view", "T"],
     }
+
+
+def test_the_names_of_instance_files_are_free(tmp_path):
+    """A case's header was once read from the name of its file, and a fork that renamed the file did not compile."""
+    renamed = {name.replace("fattn-mma-f16-instance", "fattn-mma-own"): text for name, text in TREE.items()}
+    assert renamed != TREE
+    before, after = (resolve(str(write_tree(tmp_path / name, files))) for name, files in (("a", TREE), ("b", renamed)))
+    assert source.kernel_cases(before) == source.kernel_cases(after)
 
 
 def test_wmma_kernel_does_not_hide_the_mma_kernel(tmp_path):

@@ -55,7 +55,7 @@ FLAGS = {
 
 
 def case(size):
-    return KernelCase("vec", (size, "GGML_TYPE_F16", "GGML_TYPE_F16"), "fattn-vec-instance-f16-f16.cu")
+    return KernelCase("vec", (size, "GGML_TYPE_F16", "GGML_TYPE_F16"), "VEC")
 
 
 def launch(size):
