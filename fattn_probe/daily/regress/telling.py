@@ -48,6 +48,8 @@ TABLE = "killers.csv"
 SUITES = ("quick", "nightly-amd", "nightly")
 """The suites in which cases are sought: the later ones have the GPUs and kernels that `quick` lacks."""
 MOST_LISTED, MOST_RUN = 8, 4
+FEW_SMS = 8
+"""On such GPUs, blocks work on parts of several tiles: one case shows faults at the seams, which no other may."""
 Name = tuple[str, str]
 """An entry with its target, such as `few-sms on sim:h200-5`, and the name of a case."""
 Row = tuple[str, str, tuple[int, ...]]
@@ -180,11 +182,17 @@ class Telling:
         Each is from a different scenario. The cases that reach the changed functions come first. A smallest case needs
         no compilation, and its mask, layout or number of queries can show a change that a telling case hides.
         """
-        first = dict[str, tuple[Entry, Target, Case]]()
+        first, seams = dict[str, tuple[Entry, Target, Case]](), False
         for name in dict.fromkeys((*self.reaching, *self.others)):
             found = next((cases[name] for cases in map(suite_cases, SUITES) if name in cases), None)
-            if found and len(first) < MOST_RUN:
-                first.setdefault(found[2].scenario, found)
+            if found is None or found[2].scenario in first:
+                continue
+            device = found[1].device
+            few = device is not None and device.multiProcessorCount <= FEW_SMS
+            if len(first) < MOST_RUN or (few and not seams):
+                first[found[2].scenario], seams = found, seams or few
+            if len(first) >= MOST_RUN and seams:
+                break
         for kernels in [kernels_of(*one) for one in first.values()]:
             cases = suite_cases(SUITES[0]).values()
             same = (one for one in cases if one[2].scenario not in first and kernels_of(*one) == kernels)

@@ -10,6 +10,7 @@ from fattn_probe.cases.shipped import find
 from fattn_probe.daily.regress.entries import Given, entries_on_targets
 from fattn_probe.daily.regress.suite import load_suite
 from fattn_probe.daily.regress.telling import (
+    FEW_SMS,
     MOST_RUN,
     SUITES,
     Killer,
@@ -85,7 +86,7 @@ def test_cases_that_noticed_faults_there_are_named_and_some_of_them_chosen(tree)
     assert set(told.noticed) == {(one.on, one.case) for one in here}
     assert sum(told.noticed.values()) == sum(one.faults for one in here)
     chosen = told.chosen()
-    assert 2 <= len(chosen) <= 2 * MOST_RUN
+    assert 2 <= len(chosen) <= 2 * (MOST_RUN + 1)
     assert len({case.scenario for _, _, case in chosen}) == len(chosen), "each of another scenario"
     entry, target, case = chosen[0]
     assert next(iter(told.noticed)) == (f"{entry.name} on {target}".removeprefix(" on "), case.name)
@@ -157,6 +158,16 @@ def test_rows_that_quick_lacks_are_sought_in_all_suites_and_tile_kernels_by_thei
     )
     told = of(tree, edited(tree, "fattn-tile.cuh", "(128, 128,  8, 256, 2,", "(128, 128,  8, 128, 2,"))
     assert all(case.op.sizes.n_q > 1 for _, _, case in told.chosen()[:2]), "decode has four columns"
+
+
+@pytest.mark.parametrize(
+    ("file", "words"), [("fattn-mma-f16.cuh", "kb0_start = 0;"), ("fattn-vec.cuh", "KQ_max_scale = expf(")]
+)
+def test_one_of_the_cases_runs_on_few_sms(tree, file, words):
+    """A block that began each tile at the wrong step passed: all chosen cases had a block for every step."""
+    chosen = of(tree, edited(tree, file, words)).chosen()
+    assert any(target.device.multiProcessorCount <= FEW_SMS for _, target, _ in chosen)
+    assert any(target.device.multiProcessorCount > FEW_SMS for _, target, _ in chosen[: MOST_RUN + 1])
 
 
 def test_affected_kernels_that_no_case_launched_are_named(tree):
