@@ -8,7 +8,7 @@ import pytest
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.daily.inspect.dispatch import decide
-from fattn_probe.daily.inspect.dispatch.decide import digest_of, dispatch_of, read_dispatch
+from fattn_probe.daily.inspect.dispatch.decide import digest_of, dispatch_of, plan_of, read_dispatch
 from fattn_probe.daily.inspect.inspector import InspectOptions, Inspector
 from fattn_probe.llama import source
 from fattn_probe.llama.build import Build
@@ -248,6 +248,16 @@ def test_a_choice_may_be_a_scoped_enumeration(scoped):
     """Without its choice, the whole function was left out, and inspect gave no reason for the family."""
     plain, other = (dispatch_of({"fattn.cu": SMALL.replace("enum", word)}, {}) for word in ("enum", scoped))
     assert plain == other and [function.name for function in plain.functions][1:] == ["choose"]
+
+
+def test_a_choice_in_a_header_is_not_passed_over():
+    """A step into it happens only where the context is passed on: its reasons were missing."""
+    choice, entry = SMALL.split("void ", 1)
+    apart = dispatch_of({"fattn-select.cuh": choice, "fattn.cu": f"void {entry}"}, {})
+    (function,) = apart.functions[1:]
+    assert plan_of(apart)["stops"] == [function.location] and function.file == "fattn-select.cuh"
+    whole = dispatch_of({"fattn.cu": SMALL}, {})
+    assert plan_of(whole)["stops"] == [whole.functions[1].location]
 
 
 def test_a_source_without_the_function_that_launches_is_refused(root):

@@ -65,11 +65,20 @@ def plan_of(dispatch: Dispatch, start: str = "run") -> dict[str, Any]:
             asks.setdefault(place, []).extend(condition.logic.asks())
             if condition.variable:
                 after[place] = condition.lines, condition.variable
+    # Conditions call some functions in the entry's file, or a fork's header, so these get breakpoints. The walk steps
+    # into templates in headers: their lines are in one compilation unit per kernel, and finding all takes seconds.
+    first = dispatch.functions[0].file if dispatch.functions else ""
+    plain = {name for name, parameters in dispatch.parameters.items() if not parameters}
     return {
         "start": start,
         "entry": dispatch.functions[0].location if dispatch.functions else "",
+        "stops": [
+            function.location
+            for function in dispatch.functions[1:]
+            if function.file == first or (function.file.endswith(".cuh") and function.name in plain)
+        ],
         "functions": [
-            {"file": function.file, "lines": function.lines, "location": function.location, "calls": function.calls}
+            {"file": function.file, "lines": function.lines, "calls": function.calls}
             | {"constants": list(dict.fromkeys(constants.get(function.name, [])))}
             for function in dispatch.functions
         ],

@@ -32,10 +32,7 @@ def trace_dispatch(debugger: Debugger, plan: Mapping[str, Any]) -> tuple[list[Do
     debugger.delete(*entry)
     if not set(entry).intersection(stop.breakpoints):
         return [], stop
-    # Conditions call some functions in the entry's file, so these get breakpoints. The walk steps into functions in
-    # headers: their lines are in one compilation unit per kernel, and finding them in all units would take seconds.
-    first, *functions = plan["functions"]
-    points = _insert(debugger, [each["location"] for each in functions if each["file"] == first["file"]])
+    points = _insert(debugger, plan["stops"])
     walk = _Walk(debugger, plan)
     try:
         stop = debugger.walk(stop, walk.advance)  # outside the dispatch: continue to its next function, or to the end
