@@ -12,7 +12,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from fattn_probe.base.arrays import Bytes
 from fattn_probe.cases.op import Op
 from fattn_probe.daily.inspect.facts import Choice, Decision, KernelLaunch, TensorFacts, Value
-from fattn_probe.llama.launch.families import BY_NAME, Family, launched_family
+from fattn_probe.llama.launch.families import BY_KERNEL, BY_NAME, Family, renamed_kernel
 from fattn_probe.llama.launch.name import parse_kernel_name
 from fattn_probe.llama.launch.record import Names, Types
 from fattn_probe.llama.launch.tiles import BlockWork, Grid, Limits, TileWork, index_of, tiles_of
@@ -90,7 +90,8 @@ def choice_of(
     """The kernel that `fattn_kernel` points to, and the configuration in the frame that chose it."""
     symbol = raw["kernel"].partition(" <")[2].removesuffix(">")
     name = parse_kernel_name(symbol or raw["kernel"], types=types, names=names)
-    values, family = ",".join(value for _, value in name.args), launched_family(name.base, name.args)
+    values = ",".join(value for _, value in name.args)
+    family = BY_KERNEL.get(renamed_kernel(name.base, name.args, names) or name.base)
     return Choice(
         family=family.name if family else name.base,
         kernel=f"{name.base}<{values}>" if values else name.base,

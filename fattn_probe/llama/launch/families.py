@@ -114,13 +114,17 @@ BY_NAME: Mapping[str, Family] = {family.name: family for family in FAMILIES}
 BY_CASE: Mapping[str, Family] = {family.case: family for family in FAMILIES}
 
 
-def launched_family(kernel: str, arguments: Sequence[tuple[str, str]]) -> Family | None:
-    """The family of a launched kernel: by its name or, if a source has renamed it, by its template parameters.
+def renamed_kernel(kernel: str, arguments: Sequence[tuple[str, str]], names: Mapping[str, Sequence[str]] | None) -> str:
+    """A family's kernel that a source has under another name, which is that of a launched kernel; otherwise empty.
 
-    `arguments` are (name, value) pairs. None for an unknown name, unless these are exactly the parameters of a family.
+    The launched kernel has exactly the template parameters of the family; `arguments` are (name, value) pairs. The
+    source has no kernel of the original name; `names` are its kernels, None if they are unknown.
     """
-    names = tuple(name for name, _ in arguments)
-    return BY_KERNEL.get(kernel) or next((family for family in FAMILIES if family.parameters == names), None)
+    parameters, own = tuple(name for name, _ in arguments), names or BY_KERNEL
+    if kernel in BY_KERNEL:
+        return ""
+    found = (family.kernel for family in FAMILIES if family.parameters == parameters and family.kernel not in own)
+    return next(found, "")
 
 
 def instance_of(family: Family, values: tuple[str, ...], cases: Mapping[str, KernelCase]) -> KernelCase | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fattn_probe.base.errors import InputError
 from fattn_probe.cases.device.origin import UNKNOWN, Origin, parse_origin
-from fattn_probe.llama.launch.families import Family, launched_family
+from fattn_probe.llama.launch.families import BY_KERNEL, Family, renamed_kernel
 from fattn_probe.llama.launch.name import parse_kernel_name
 
 Dim3 = tuple[int, int, int]
@@ -20,7 +20,8 @@ class LaunchRecord:
     """One kernel launch.
 
     `template_args` are (name, value) pairs in the template's order; `shared` is the dynamic shared memory in bytes.
-    `origin` is the origin of `regs` and `static_shared`, and therefore of `max_blocks_per_sm`. Two records are equal if
+    `origin` is the origin of `regs` and `static_shared`, and therefore of `max_blocks_per_sm`. `renamed` is the usual
+    name of an attention kernel that the source calls differently, otherwise empty. Two records are equal if
     kernel, template values, geometry and shared memory are equal. Order, register counts (perhaps only assumed by the
     simulator) and parameter names (missing in CUDA's form) are not compared.
     """
@@ -36,6 +37,7 @@ class LaunchRecord:
     max_blocks_per_sm: int | None = None
     origin: Origin = UNKNOWN
     text: str = field(default="", repr=False)
+    renamed: str = ""
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -45,7 +47,7 @@ class LaunchRecord:
     @property
     def family(self) -> Family | None:
         """The family of an attention kernel; None for other kernels."""
-        return launched_family(self.kernel, self.template_args)
+        return BY_KERNEL.get(self.renamed or self.kernel)
 
     @property
     def spelling(self) -> str:
@@ -81,6 +83,7 @@ class LaunchRecord:
             "regs": self.regs,
             "max_blocks_per_sm": self.max_blocks_per_sm,
             "origin": str(self.origin),
+            **({"renamed": self.renamed} if self.renamed else {}),
         }
 
     def to_json(self) -> str:
@@ -129,6 +132,7 @@ def parse_launches(text: str, *, types: Types | None = None, names: Names | None
             max_blocks_per_sm=entry.get("max_blocks_per_sm"),
             origin=parse_origin(entry["origin"]) if "origin" in entry else UNKNOWN,
             text=entry["kernel"],
+            renamed=entry.get("renamed", "") or renamed_kernel(kernel, arguments, names),
         )
         found.append(record)
     return tuple(found)

@@ -1,9 +1,10 @@
 """The features of a llama.cpp tree, read from its files, never inferred from a version number."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 CUDA = Path("ggml/src/ggml-cuda")
 FIXUP = "stream_k_fixup"
@@ -84,7 +85,12 @@ class KernelCase:
 
 def read_code(path: Path) -> str:
     """The text of a C++ file without comments; empty if the file does not exist."""
-    return _COMMENT.sub(" ", path.read_text(errors="replace")) if path.is_file() else ""
+    return without_comments(path.read_text(errors="replace")) if path.is_file() else ""
+
+
+def without_comments(text: str) -> str:
+    """C++ with each comment replaced by a space."""
+    return _COMMENT.sub(" ", text)
 
 
 def probe(root: Path) -> Features:
@@ -132,16 +138,22 @@ def test_types(tests: str) -> str:
     return "type_K,type_V" if match and "type_V" in match["names"] else "type_KV"
 
 
-def kernel_parameters(root: Path, pattern: str = "fattn*.cu*") -> dict[str, list[str]]:
+def kernel_parameters(
+    root: Path, pattern: str = "fattn*.cu*", *, changed: Mapping[Path, str | None] = MappingProxyType({})
+) -> dict[str, list[str]]:
     """The names of the template parameters of every `__global__` kernel in ggml-cuda's files, by kernel.
+
+    `changed` has the texts of files that patches change or add, None for a deleted one.
 
     fattn-wmma-f16.cu and fattn-mma-f16.cuh have kernels of the same name; the former kernel is listed as
     `fattn-wmma-f16:flash_attn_ext_f16`.
     """
     kernels: dict[str, list[str]] = {}
-    for path in sorted((root / CUDA).glob(pattern)):
+    added = {path for path in changed if path.parent == root / CUDA and path.match(pattern)}
+    for path in sorted({*(root / CUDA).glob(pattern), *added}):
         prefix = "fattn-wmma-f16:" if "wmma" in path.name else ""
-        for match in _KERNEL.finditer(read_code(path)):
+        code = without_comments(changed[path] or "") if path in changed else read_code(path)
+        for match in _KERNEL.finditer(code):
             parameters = match["parameters"].split(",")
             kernels[prefix + match["name"]] = [parameter.partition("=")[0].split()[-1] for parameter in parameters]
     return kernels

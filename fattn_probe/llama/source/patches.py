@@ -1,7 +1,7 @@
 """Patches: unified diffs that are applied to a copy of a tree, exactly or not at all."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -178,6 +178,14 @@ def plan(patch: Patch, root: Path, before: Mapping[Path, str | None] = MappingPr
             contents[path] = None if diff.creates else path.read_bytes().decode()
         contents[path] = patched(patch, diff, contents[path])
     return contents
+
+
+def changed_by(some: Iterable[Patch], root: Path) -> Mapping[Path, str | None]:
+    """The files of the tree at `root` that some patches change, None for a deleted one."""
+    found: dict[Path, str | None] = {}
+    for patch in some:
+        found = plan(patch, root, found)
+    return found
 
 
 def patched(patch: Patch, diff: FileDiff, content: str | None) -> str | None:

@@ -25,7 +25,7 @@ from fattn_probe.llama.build.toolchain import find_toolchain
 from fattn_probe.llama.launch.architecture import nvcc_arch
 from fattn_probe.llama.launch.record import Names, Types
 from fattn_probe.llama.source import KernelCase, Tree, ggml_types, kernel_parameters
-from fattn_probe.llama.source.patches import Patch
+from fattn_probe.llama.source.patches import Patch, changed_by
 from fattn_probe.machine.run.capture import Capture, FiledInputs, Part, capture_of, write_part
 from fattn_probe.machine.run.outcome import Missing, Ran, RunOutcome
 from fattn_probe.machine.run.progress import Watch
@@ -261,7 +261,9 @@ class Session:
     def kernel_words(self) -> tuple[Types | None, Names | None]:
         """The source's names for ggml's types and for its kernels' template parameters."""
         tree = self.options.tree
-        return (ggml_types(tree.root), kernel_parameters(tree.root)) if tree else (None, None)
+        if tree is None:
+            return None, None
+        return ggml_types(tree.root), kernel_parameters(tree.root, changed=changed_by(self.options.patches, tree.root))
 
     def capture(
         self, case: Case, inputs: Mapping[str, Bytes], target: Target, part: Part | None = None

@@ -21,7 +21,7 @@ from fattn_probe.llama.cxx.functions import functions
 from fattn_probe.llama.cxx.tokens import CODE_KINDS, draft_of, tokenize
 from fattn_probe.llama.source import Tree
 from fattn_probe.llama.source.features import CUDA
-from fattn_probe.llama.source.patches import Patch, plan
+from fattn_probe.llama.source.patches import Patch, changed_by
 from fattn_probe.llama.source.spec import UPSTREAM, GitSpec, PypiSpec, builds, parse_spec
 from fattn_probe.machine.run.session import Session
 
@@ -36,10 +36,7 @@ class Code:
     @functools.cached_property
     def changed(self) -> Mapping[Path, str | None]:
         """The files that the patches change, None for a deleted one."""
-        found: dict[Path, str | None] = {}
-        for patch in self.patches:
-            found = plan(patch, self.root, found)
-        return found
+        return changed_by(self.patches, self.root)
 
     def text(self, file: str) -> str | None:
         """The text of a file of ggml-cuda/; None if it does not exist."""

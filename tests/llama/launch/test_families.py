@@ -1,5 +1,6 @@
 """Every reader of a launch takes its sizes from the source: error model, rounding model and geometry agree."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -10,10 +11,10 @@ from fattn_probe.cases.scenario import expand
 from fattn_probe.cases.scenario.schema import Scenario
 from fattn_probe.llama.launch.architecture import AMD, CDNA1, CDNA2, CDNA3, GFX906, RDNA2, RDNA3, RDNA4, is_cdna
 from fattn_probe.llama.launch.constants import constants_of, default_constants, max_offset, vec_adds_in_f16
-from fattn_probe.llama.launch.families import FAMILIES, MMA_F16, TILE, VEC
+from fattn_probe.llama.launch.families import FAMILIES, MMA_F16, TILE, VEC, renamed_kernel
 from fattn_probe.llama.launch.geometry import geometry_of
 from fattn_probe.llama.launch.kernel import attention_of
-from fattn_probe.llama.launch.record import LaunchRecord
+from fattn_probe.llama.launch.record import LaunchRecord, parse_launches
 from fattn_probe.llama.source import DEFAULT_SOURCE, resolve
 from fattn_probe.llama.source.features import CUDA, kernel_parameters, probe
 from fattn_probe.llama.source.tree import Tree
@@ -28,6 +29,7 @@ ARCHITECTURES |= {"rdna": (RDNA3, RDNA4), "cdna": (CDNA1, CDNA2, CDNA3), "amd": 
 ARCHITECTURES |= {"amd_rdna": (RDNA2, RDNA3, RDNA4)}
 FEWEST = {"volta": 32, "rdna": 16, "cdna": 16}
 """Columns that a warp works on: with fewer, the mma kernel has no code."""
+SHAPE = {"grid": (1, 1, 1), "block": (32, 4, 1), "shared": 0}
 PLANS: dict = {MMA_F16: mma_plan_of, TILE: tile_plan_of}
 
 
@@ -37,15 +39,19 @@ def launch(family, values, threads, wave=32):
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_a_renamed_kernel_belongs_to_the_family_with_its_parameters(family):
-    named = launch(family, (64,) * len(family.parameters), 128)
-    assert named.family is replace(named, kernel="mine").family is family
-    assert replace(named, template_args=()).family is family
-    for changed in (named.template_args[:-1], (*named.template_args, ("more", "1")), ()):
-        assert replace(named, kernel="mine", template_args=changed).family in (
-            None,
-            TILE if family is MMA_F16 else None,
-        )
+def test_a_kernel_with_the_parameters_of_a_family_that_the_source_lacks_is_its_kernel_renamed(family):
+    """Beside the family's own kernel, it is another one: a model of the family would find it wrong."""
+    others, arguments = {"mine": (), "flash_attn_mask_to_KV_max": ()}, launch(family, (64,) * 7, 128).template_args
+    assert renamed_kernel("mine", arguments, others) == family.kernel
+    assert renamed_kernel("mine", arguments, others | {family.kernel: ()}) == ""
+    assert renamed_kernel("mine", (*arguments, ("more", "1")), others) == renamed_kernel("mine", (), others) == ""
+    assert renamed_kernel("mine", arguments, None) == renamed_kernel(family.kernel, arguments, others) == ""
+    values = "; ".join(f"int {name} = 64" for name, _ in arguments)
+    line = json.dumps({"order": 0, "kernel": f"void mine(int) [with {values}]"} | SHAPE)
+    ((renamed,), (other,)) = (parse_launches(line, names=some) for some in (others, others | {family.kernel: ()}))
+    assert (renamed.kernel, renamed.family, other.family) == ("mine", family, None)
+    (again,) = parse_launches(json.dumps(renamed.document()))
+    assert again.family is family and "renamed" not in other.document()
 
 
 def op_of(hsk=128, hsv=128, **more):

@@ -15,7 +15,7 @@ from fattn_probe.base.errors import InputError, LostError
 from fattn_probe.base.files import remove_tree
 from fattn_probe.llama import source
 from fattn_probe.llama.source import command, digest_models, kept_files, model_files, resolve, store
-from fattn_probe.llama.source.features import era_of
+from fattn_probe.llama.source.features import CUDA, era_of
 from fattn_probe.llama.source.spec import DEFAULT_SOURCE, PypiSpec, Release
 from tests.llama.source.fake_index import TREE, git, tagged, write_tree
 from tests.made import shown
@@ -364,6 +364,15 @@ def test_kernel_cases_are_the_declared_ones_and_template_parameters_lose_types_a
     assert source.kernel_parameters(tree.root) == {
         "flash_attn_stream_k_fixup_uniform": ["D", "ncols1"],
         "flash_attn_ext_f16": ["DKQ", "DV", "V_is_K_view", "T"],
+    }
+
+
+def test_the_kernels_of_a_patched_tree_are_those_of_its_patches(tree):
+    folder, mine = tree.root / CUDA, "template<int D> static __global__ void mine(int n) {}"
+    changed = {folder / "fattn-mma-f16.cuh": None, folder / "fattn-new.cuh": mine, folder / "other.cuh": mine}
+    assert source.kernel_parameters(tree.root, changed=changed) == {
+        "flash_attn_stream_k_fixup_uniform": ["D", "ncols1"],
+        "mine": ["D"],
     }
 
 
