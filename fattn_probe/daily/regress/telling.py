@@ -179,8 +179,9 @@ class Telling:
     def chosen(self) -> list[tuple[Entry, Target, Case]]:
         """The few most telling cases that the suites have, then the smallest other case for each of their kernels.
 
-        Each is from a different scenario. The cases that reach the changed functions come first. A smallest case needs
-        no compilation, and its mask, layout or number of queries can show a change that a telling case hides.
+        Each is from a different scenario. The cases that reach the changed functions come first; one case is on a GPU
+        with FEW_SMS, if any is. A smallest case needs no compilation, and its mask, layout or number of queries can
+        show a change that a telling case hides.
         """
         first, seams = dict[str, tuple[Entry, Target, Case]](), False
         for name in dict.fromkeys((*self.reaching, *self.others)):

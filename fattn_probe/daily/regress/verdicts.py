@@ -25,7 +25,6 @@ from fattn_probe.llama.launch.constants import Constants, default_constants, kno
 from fattn_probe.llama.launch.families import MMA_F16, TILE
 from fattn_probe.llama.launch.kernel import attention_of
 from fattn_probe.llama.launch.record import LaunchRecord
-from fattn_probe.llama.source import ggml_types, kernel_parameters
 from fattn_probe.machine.run.executed import ExecutedCode
 from fattn_probe.machine.run.provenance import versions
 from fattn_probe.machine.run.session import Session, arch_of, fingerprint_of
@@ -73,7 +72,7 @@ class Verdicts:
         del env["FATTN_PROBE_SIM_THREADS"]
         constants, arch = known_constants(tree), arch_number(arch_of(target))
         build = number if checks.kernels else ""
-        words = (kernel_parameters(tree.root), ggml_types(tree.root), build, figures, options.repeat, options.warmup)
+        words = (*session.kernel_words, build, figures, options.repeat, options.warmup)
         flags = sorted(cpu_flags(Path("/proc/cpuinfo").read_text(errors="replace")))
         machine = (platform.machine(), platform.libc_ver(), flags, versions())
         told = (FINGERPRINT.text(judged), sorted((env | given).items()), vec_adds_in_f16(tree, arch), words, machine)

@@ -156,7 +156,11 @@ def files_of_base(session: Session, base: Tree, target: Target) -> tuple[str, ..
     if tree is None or target.engine != "sim" or list(known_cases(tree)) != list(known_cases(base)):
         return ()
     request = Session(replace(session.options, tree=base, patches=())).request_for(target)
-    made = existing(folder_of(request, key_of(request, find_toolchain(request.engine).versions)), request)
+    try:
+        compilers = find_toolchain(request.engine).versions
+    except BuildError:  # nothing can be compiled, but the edited source's build may exist
+        return ()
+    made = existing(folder_of(request, key_of(request, compilers)), request)
     files = made.manifest.contents.sources if made is not None else ()
     return tuple(name for name in files if LAUNCHES_PREFIX in name or COMMON_PREFIX in name)
 

@@ -124,6 +124,16 @@ def test_files_that_another_session_has_added_to_a_build_are_not_missing(cache, 
     assert missing_files(launching_files, session, [kernel], H200) == ()
 
 
+def test_an_edit_needs_no_compiler_to_look_for_its_base(cache, tree, monkeypatch):
+    """Its own build may be there, made by another machine's compiler."""
+
+    def missing(engine):
+        raise BuildError("g++ is not installed")
+
+    monkeypatch.setattr(required, "find_toolchain", missing)
+    assert files_of_base(Session(RunOptions(replace(tree, digest="edited"))), tree, H200) == ()
+
+
 @pytest.mark.parametrize(("base", "cases"), [(True, True), (False, True), (True, False)])
 def test_an_edit_begins_with_the_launching_files_of_the_base(cache, tree, monkeypatch, base, cases):
     monkeypatch.setattr(required, "find_toolchain", lambda engine: GXX)
